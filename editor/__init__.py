@@ -1,0 +1,30 @@
+"""Remove a capability from an open-weight language model, and prove it.
+
+    import editor
+    editor.remove(model="smollm2-135m", capability="recall", output="edited")
+
+`remove`, `localize`, `bake` and `validate` are loaded when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from editor.api import bake, localize, remove, validate
+
+__all__ = ["__version__", "bake", "localize", "remove", "validate"]
+__version__ = "0.1.0"
+
+_API = frozenset(__all__) - {"__version__"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _API:
+        return getattr(import_module("editor.api"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_API})

@@ -1,0 +1,295 @@
+"""The same jobs from Python: the names and defaults of the command line, the records of a run.
+
+Errors are `editor.errors.EditorError`; its subclasses carry the exit code that the command has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from editor import pipeline
+from editor.errors import UsageError
+from editor.progress import Progress, Silent
+from editor.recipe import Recipe, make_recipe
+from editor.records import Head, Localization, Manifest, Removal, Validation
+from editor.session import Options
+
+# Defaults stand in Recipe and Options only; these two are never run.
+_RECIPE = Recipe(model="-", capability="-")
+_OPTIONS = Options()
+
+Limits = float | Mapping[str, float]
+"""One limit for every control, or one by name (`default` for those not named)."""
+
+
+def remove(  # noqa: PLR0913  the flags of the command, one by one
+    *,
+    model: str | Path,
+    capability: str,
+    output: str | Path,
+    controls: Sequence[str] | None = _RECIPE.controls,
+    max_heads: int = _RECIPE.max_heads,
+    max_control_drop: Limits | None = None,
+    min_target_drop: float = _RECIPE.min_target_drop,
+    method: str = _RECIPE.method,
+    seed: int = _RECIPE.seed,
+    search_items: int = _RECIPE.search_items,
+    choose_items: int = _RECIPE.choose_items,
+    test_items: int = _RECIPE.test_items,
+    dtype: str = _RECIPE.dtype,
+    device: str = _OPTIONS.device,
+    runs: str | Path = _OPTIONS.runs,
+    cache: str | Path | None = _OPTIONS.cache,
+    new_run: bool = _OPTIONS.new_run,
+    offline: bool = _OPTIONS.offline,
+    force: bool = _OPTIONS.force,
+    trust_remote_code: bool = _OPTIONS.trust_remote_code,
+    progress: Progress | None = None,
+) -> Removal:
+    """Remove a capability: localize, bake, validate and report.
+
+    Args:
+        model: an alias, a Hub id with an optional @revision, a folder, or a .gguf file.
+        capability: what to remove.
+        output: folder for the new checkpoint.
+        controls: capabilities to keep; by default all others.
+        max_heads: the most heads to zero.
+        max_control_drop: the most a control may lose; by default each control's own limit.
+        min_target_drop: share of the base score above the floor that must be gone.
+        method: `adaptive` or `published`.
+        seed: of every random choice.
+        search_items: questions for the search.
+        choose_items: questions for the choice among candidates.
+        test_items: questions a capability for the final comparison.
+        dtype: number type of the computation; `auto` takes the checkpoint's.
+        device: where to compute, as torch names it.
+        runs: folder of all runs.
+        cache: folder for conversions and universal heads.
+        new_run: start afresh instead of going on with a run of the same settings.
+        offline: open no socket.
+        force: replace an output folder that the editor wrote.
+        trust_remote_code: run Python code that comes with the model.
+        progress: hears of stages and finished masks; by default nobody does.
+
+    Returns:
+        What was done and measured; an edit that broke a limit has `accepted` False.
+
+    Raises:
+        UsageError: wrong arguments, or an output that may not be written.
+        ModelError: the model cannot be used.
+        CapabilityAbsent: the model does not show the capability, or no head can be removed.
+        CheckFailed: the written files are not what was declared.
+    """
+    recipe = make_recipe(
+        model=str(model),
+        capability=capability,
+        controls=_names(controls),
+        max_heads=max_heads,
+        max_control_drop=_limits(max_control_drop),
+        min_target_drop=_number(min_target_drop),
+        method=method,
+        seed=seed,
+        search_items=search_items,
+        choose_items=choose_items,
+        test_items=test_items,
+        dtype=dtype,
+    )
+    options = Options(
+        runs=Path(runs),
+        cache=_path(cache),
+        device=device,
+        force=force,
+        new_run=new_run,
+        offline=offline,
+        trust_remote_code=trust_remote_code,
+    )
+    return pipeline.remove(recipe, Path(output), options, progress or Silent())
+
+
+def localize(  # noqa: PLR0913  the flags of the command, one by one
+    *,
+    model: str | Path,
+    capability: str,
+    controls: Sequence[str] | None = _RECIPE.controls,
+    max_heads: int = _RECIPE.max_heads,
+    max_control_drop: Limits | None = None,
+    method: str = _RECIPE.method,
+    seed: int = _RECIPE.seed,
+    search_items: int = _RECIPE.search_items,
+    choose_items: int = _RECIPE.choose_items,
+    dtype: str = _RECIPE.dtype,
+    device: str = _OPTIONS.device,
+    runs: str | Path = _OPTIONS.runs,
+    cache: str | Path | None = _OPTIONS.cache,
+    new_run: bool = _OPTIONS.new_run,
+    offline: bool = _OPTIONS.offline,
+    trust_remote_code: bool = _OPTIONS.trust_remote_code,
+    progress: Progress | None = None,
+) -> Localization:
+    """Find the heads that a capability needs and that may be removed; writes no checkpoint.
+
+    The arguments are those of `remove`, and so are the errors.
+    """
+    recipe = make_recipe(
+        model=str(model),
+        capability=capability,
+        controls=_names(controls),
+        max_heads=max_heads,
+        max_control_drop=_limits(max_control_drop),
+        method=method,
+        seed=seed,
+        search_items=search_items,
+        choose_items=choose_items,
+        dtype=dtype,
+    )
+    options = Options(
+        runs=Path(runs),
+        cache=_path(cache),
+        device=device,
+        new_run=new_run,
+        offline=offline,
+        trust_remote_code=trust_remote_code,
+    )
+    return pipeline.localize(recipe, options, progress or Silent())
+
+
+def bake(
+    *,
+    model: str | Path,
+    heads: str | Sequence[str | Head],
+    output: str | Path,
+    cache: str | Path | None = _OPTIONS.cache,
+    offline: bool = _OPTIONS.offline,
+    force: bool = _OPTIONS.force,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Write a checkpoint with these heads zeroed; nothing is loaded and nothing measured.
+
+    Args:
+        model: an alias, a Hub id with an optional @revision, a folder, or a .gguf file.
+        heads: `L16H21` or `Head(16, 21)` each, or one text with commas.
+        output: folder for the new checkpoint.
+        cache: folder for conversions.
+        offline: open no socket.
+        force: replace an output folder that the editor wrote.
+        progress: hears what is done; by default nobody does.
+
+    Raises:
+        UsageError: a head is written wrongly, or the output may not be written.
+        ModelError: the model cannot be used or has no such head.
+        CheckFailed: the written files are not what was declared.
+    """
+    options = Options(cache=_path(cache), offline=offline, force=force)
+    return pipeline.bake(str(model), read_heads(heads), Path(output), options, progress or Silent())
+
+
+def validate(  # noqa: PLR0913  the flags of the command, one by one
+    *,
+    output: str | Path,
+    base: str | Path | None = None,
+    capability: str | None = None,
+    controls: Sequence[str] | None = None,
+    max_control_drop: Limits | None = None,
+    min_target_drop: float | None = None,
+    seed: int | None = None,
+    test_items: int | None = None,
+    dtype: str | None = None,
+    device: str = _OPTIONS.device,
+    runs: str | Path = _OPTIONS.runs,
+    cache: str | Path | None = _OPTIONS.cache,
+    new_run: bool = _OPTIONS.new_run,
+    offline: bool = _OPTIONS.offline,
+    trust_remote_code: bool = _OPTIONS.trust_remote_code,
+    progress: Progress | None = None,
+) -> Validation:
+    """Measure base files against edited files again.
+
+    Args:
+        output: a folder that `remove` or `bake` wrote.
+        base: the model it was made from; by default what its editor.json says.
+        capability: what to measure; by default what was removed.  The other arguments are those of
+            `remove`, by default as recorded in editor.json.
+        controls: see `remove`.
+        max_control_drop: see `remove`.
+        min_target_drop: see `remove`.
+        seed: see `remove`.
+        test_items: see `remove`.
+        dtype: see `remove`.
+        device: see `remove`.
+        runs: see `remove`.
+        cache: see `remove`.
+        new_run: see `remove`.
+        offline: see `remove`.
+        trust_remote_code: see `remove`.
+        progress: see `remove`.
+
+    Raises:
+        UsageError: capability or base are neither given nor recorded, or arguments are wrong.
+        ModelError: one of the two cannot be used.
+        CheckFailed: the edited files are not the base with the recorded heads removed.
+    """
+    options = Options(
+        runs=Path(runs),
+        cache=_path(cache),
+        device=device,
+        new_run=new_run,
+        offline=offline,
+        trust_remote_code=trust_remote_code,
+    )
+    return pipeline.validate(
+        Path(output),
+        None if base is None else str(base),
+        options,
+        progress or Silent(),
+        capability=capability,
+        controls=_names(controls),
+        max_control_drop=None if max_control_drop is None else _limits(max_control_drop),
+        min_target_drop=None if min_target_drop is None else _number(min_target_drop),
+        seed=seed,
+        test_items=test_items,
+        dtype=dtype,
+    )
+
+
+def read_heads(heads: str | Sequence[str | Head]) -> tuple[Head, ...]:
+    """Heads from their texts.
+
+    Raises:
+        UsageError: one has another form than `L16H21`.
+    """
+    parts = heads.split(",") if isinstance(heads, str) else heads
+    try:
+        return tuple(
+            Head.parse(part) if isinstance(part, str) else Head(*part)
+            for part in parts
+            if not isinstance(part, str) or part.strip()
+        )
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            str(error), "give heads with commas between them, as in L16H21,L15H13"
+        ) from error
+
+
+def _names(controls: Sequence[str] | None) -> tuple[str, ...] | None:
+    # A lone text would be taken for a list of letters.
+    if isinstance(controls, str):
+        return (controls,)
+    return None if controls is None else tuple(controls)
+
+
+def _limits(limits: Limits | None) -> dict[str, float]:
+    if limits is None:
+        return {}
+    if isinstance(limits, Mapping):
+        return {name: _number(limit) for name, limit in limits.items()}
+    return {"default": _number(limits)}
+
+
+def _number(value: float) -> float:
+    """A whole number as a float; whatever else is no number is left for the recipe to refuse."""
+    return float(value) if type(value) is int else value
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    return None if folder is None else Path(folder)

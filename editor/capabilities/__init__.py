@@ -1,0 +1,61 @@
+"""The built-in capabilities, by name.
+
+Importing this is cheap: the items of a capability are made when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from editor.capabilities.arithmetic import ARITHMETIC
+from editor.capabilities.base import (
+    AnswerLikelihood,
+    Capability,
+    Continuation,
+    Generation,
+    ItemScore,
+    Likelihood,
+    Outcome,
+    Request,
+    Scorer,
+    TextLikelihood,
+    split_of,
+)
+from editor.capabilities.copying import COPYING
+from editor.capabilities.recall import RECALL
+from editor.capabilities.text import ENGLISH, PYTHON
+from editor.errors import UsageError, nearest
+
+__all__ = [
+    "AnswerLikelihood",
+    "Capability",
+    "Continuation",
+    "Generation",
+    "ItemScore",
+    "Likelihood",
+    "Outcome",
+    "Request",
+    "Scorer",
+    "TextLikelihood",
+    "get",
+    "names",
+    "split_of",
+]
+
+_BUILT_IN = {
+    capability.name: capability for capability in (RECALL, ARITHMETIC, COPYING, ENGLISH, PYTHON)
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names of the built-in capabilities: tasks first, then texts."""
+    return tuple(_BUILT_IN)
+
+
+def get(name: str) -> Capability:
+    """The built-in capability of that name.
+
+    Raises:
+        UsageError: there is none; the hint names the closest ones.
+    """
+    if name not in _BUILT_IN:
+        raise UsageError(f"there is no capability named {name!r}", nearest(name, _BUILT_IN))
+    return _BUILT_IN[name]

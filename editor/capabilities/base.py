@@ -1,0 +1,124 @@
+"""What a capability is: items, disjoint splits, a scorer that yields a value per item, a floor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
+
+from editor.records import Item, Split
+
+SPLIT_SHARES: tuple[tuple[Split, float], ...] = (("search", 0.3), ("choose", 0.2), ("test", 0.5))
+
+
+class Continuation(NamedTuple):
+    """A request: how likely is `answer` right after `prompt`?"""
+
+    prompt: str
+    answer: str
+
+
+class Likelihood(NamedTuple):
+    """What a model says to a `Continuation`."""
+
+    logprob: float
+    """Log-probability of the whole answer, in nats."""
+    n_greedy: int
+    """How many tokens of the answer are the model's most likely next token, given the ones before.
+    When all are, greedy decoding from `prompt` yields the answer."""
+    n_tokens: int
+
+
+class Generation(NamedTuple):
+    """A request: what does the model write after `prompt`, greedily?"""
+
+    prompt: str
+    max_new_tokens: int
+
+
+Request = Continuation | Generation
+Outcome = Likelihood | str
+"""A `Likelihood` for a `Continuation`, the written text for a `Generation`."""
+
+
+class ItemScore(NamedTuple):
+    """The two forms in which every item is scored."""
+
+    exact: float
+    logprob: float
+    n_tokens: int
+
+
+class Scorer(Protocol):
+    """Turns an item into requests to a model, and the outcomes into a score."""
+
+    def requests(self, item: Item) -> tuple[Request, ...]: ...
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore: ...
+
+
+class AnswerLikelihood:
+    """One continuation an item: exact when every token of the answer is the greedy one."""
+
+    def requests(self, item: Item) -> tuple[Request, ...]:
+        return (Continuation(item.prompt, item.answer),)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        (outcome,) = outcomes
+        assert isinstance(outcome, Likelihood)
+        exact = float(outcome.n_greedy == outcome.n_tokens)
+        return ItemScore(exact, outcome.logprob, outcome.n_tokens)
+
+
+class TextLikelihood(AnswerLikelihood):
+    """One passage an item: exact is the share of its tokens that are the greedy ones."""
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        (outcome,) = outcomes
+        assert isinstance(outcome, Likelihood)
+        share = outcome.n_greedy / outcome.n_tokens
+        return ItemScore(share, outcome.logprob, outcome.n_tokens)
+
+
+def split_of(capability: str, key: str) -> Split:
+    """The split that everything about `key` belongs to, by hash: stable when items are added."""
+    digest = hashlib.sha256(f"{capability}\n{key}".encode()).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    for name, share in SPLIT_SHARES:
+        if position < share:
+            return name
+        position -= share
+    return "test"
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Something a model can do, and how to tell."""
+
+    name: str
+    summary: str
+    kind: Literal["task", "text"]
+    """A task has right answers; a text is prose or code whose likelihood is measured."""
+    floor: float
+    """`exact` of a model without the capability (a task only)."""
+    control_limit: float
+    """How much it may lose as a control by default: share of items, or nats a token for a text."""
+    source: str
+    licence: str
+    make_items: Callable[[], tuple[Item, ...]]
+    scorer: Scorer
+
+    @cached_property
+    def all_items(self) -> tuple[Item, ...]:
+        """All items in their fixed order."""
+        return self.make_items()
+
+    def items(self, split: Split, *, transfer: bool = False) -> tuple[Item, ...]:
+        """The items of one split, in their fixed order, with or without the transfer form."""
+        return tuple(
+            item
+            for item in self.all_items
+            if item.transfer == transfer and split_of(self.name, item.key) == split
+        )

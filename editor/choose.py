@@ -1,0 +1,177 @@
+"""Which heads to remove: built up head by head on the choose split, under limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from editor import stats
+from editor.errors import CapabilityAbsent
+from editor.measure import Bench, Mask, Task, as_mask
+from editor.records import EditPlan, Head, Metric, Predicted, Scores
+from editor.search import Search, interleave, item_losses
+
+N_TRIES = 10
+"""Candidates tried for each head at once."""
+N_BATCHES = 2
+"""How often as many more are tried when none of those can be removed."""
+MAX_EVALUATIONS = 160
+"""Evaluations of the target, the search's included, beyond which nothing more is tried."""
+MIN_GAIN_NATS = 0.05
+"""Loss of the target that a further head must add."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """A task that must survive."""
+
+    task: Task
+    limit: float
+    """The most that its metric may worsen."""
+
+    @property
+    def metric(self) -> Metric:
+        return "nats_per_token" if self.task.capability.kind == "text" else "exact"
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Measures sets of heads on the choose split."""
+
+    bench: Bench
+    target: Task
+    controls: Sequence[Control]
+    base: Mapping[str, Scores]
+
+    def losses(self, masks: Sequence[Mask]) -> list[float]:
+        """Loss of the target under each mask, in nats an item."""
+        scores = self.bench.scores(self.target, masks)
+        base = self.base[self.target.name]
+        return [float(item_losses(base, found).mean()) for found in scores]
+
+    def broken(self, mask: Mask) -> str | None:
+        """The first control whose limit the mask breaks, with its figures.
+
+        The change must stay inside by one standard error: the test split will differ.
+        """
+        for control in self.controls:
+            name = control.task.name
+            (found,) = self.bench.scores(control.task, [mask])
+            worse = _worsening(self.base[name], found, control.metric)
+            if worse > control.limit:
+                return f"{name} would worsen by up to {worse:.3f} (limit {control.limit:g})"
+        return None
+
+
+def choose(
+    bench: Bench, target: Task, controls: Sequence[Control], search: Search, max_heads: int
+) -> EditPlan:
+    """Add the head that costs the target most while every control stays inside its limit.
+
+    Each step measures with the heads chosen so far already out, so that a head whose work another
+    one takes over is seen for what it adds.
+
+    Raises:
+        CapabilityAbsent: no candidate can be removed inside the limits.
+    """
+    ordered = sorted(controls, key=lambda control: control.task.capability.kind != "text")
+    tasks = [target, *(control.task for control in ordered)]
+    base = {task.name: bench.scores(task, [()])[0] for task in tasks}
+    judge = _Judge(bench, target, ordered, base)
+    chosen: tuple[Head, ...] = ()  # in the order of choice
+    refused: dict[Head, str] = {}
+    gains: list[str] = []
+    gained: dict[Head, float] = {}
+    while len(chosen) < max_heads:
+        # What gained in the last step is likely to gain again.
+        before = sorted((h for h, gain in gained.items() if gain > 0), key=lambda h: -gained[h])
+        ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
+        open_ = [head for head in ranked if head not in refused]
+        step = _Step(None, {})
+        for start in range(0, N_TRIES * N_BATCHES, N_TRIES):
+            if bench.evaluations(target.capability.name) + N_TRIES > MAX_EVALUATIONS:
+                break
+            step = _step(judge, chosen, open_[start : start + N_TRIES], refused)
+            gained |= step.gains
+            if step.head is not None:
+                break
+        if step.head is None:
+            break
+        chosen = (*chosen, step.head)
+        gains.append(f"{step.head} costs the target {gained[step.head]:.2f} nats more")
+    left_out = [f"{head} left out: {why}" for head, why in refused.items()]
+    if not chosen:
+        raise CapabilityAbsent(
+            f"no head that {target.name} needs can be removed inside the limits"
+            + "".join(f"; {line}" for line in left_out[:3]),
+            "raise a limit with --max-control-drop, or search with more items",
+        )
+    return EditPlan(
+        capability=target.name,
+        heads=chosen,
+        predicted=_predict(bench, tasks, ordered, base, as_mask(chosen)),
+        evaluations=bench.evaluations(target.capability.name),
+        why="; ".join([*gains, *left_out]),
+    )
+
+
+class _Step(NamedTuple):
+    """The outcome of trying candidates for the next head."""
+
+    head: Head | None
+    """The one to add, or None when none adds anything inside the limits."""
+    gains: dict[Head, float]
+    """Loss of the target that each candidate adds, nats an item."""
+
+
+def _step(
+    judge: _Judge, chosen: Sequence[Head], tried: Sequence[Head], refused: dict[Head, str]
+) -> _Step:
+    """Try the candidates; those that break a limit are noted in `refused`."""
+    masks = {head: as_mask([*chosen, head]) for head in tried}
+    now, *losses = judge.losses([as_mask(chosen), *masks.values()])
+    gains = {head: loss - now for head, loss in zip(tried, losses, strict=True)}
+    for head in sorted(tried, key=lambda head: -gains[head]):
+        if gains[head] < MIN_GAIN_NATS:
+            break
+        broken = judge.broken(masks[head])
+        if broken is None:
+            return _Step(head, gains)
+        refused[head] = broken
+    return _Step(None, gains)
+
+
+def _worsening(base: Scores, masked: Scores, metric: Metric) -> float:
+    """By how much a metric worsened plus one standard error of that change, paired by item."""
+    (before, weights), (after, _) = stats.values(base, metric), stats.values(masked, metric)
+    sign = 1.0 if metric == "nats_per_token" else -1.0
+    worse = sign * (after - before)
+    mean = worse.sum() / weights.sum()
+    error = float(np.sqrt(np.sum((worse - mean * weights) ** 2))) / float(weights.sum())
+    return float(mean) + error
+
+
+def _predict(
+    bench: Bench,
+    tasks: Sequence[Task],
+    controls: Sequence[Control],
+    base: Mapping[str, Scores],
+    mask: Mask,
+) -> tuple[Predicted, ...]:
+    metrics: dict[str, Metric] = {control.task.name: control.metric for control in controls}
+    out: list[Predicted] = []
+    for task in tasks:
+        (found,) = bench.scores(task, [mask])
+        metric = metrics.get(task.name, "exact")
+        out.append(
+            Predicted(
+                task=task.name,
+                metric=metric,
+                base=stats.mean(base[task.name], metric),
+                edited=stats.mean(found, metric),
+            )
+        )
+    return tuple(out)

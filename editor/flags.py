@@ -1,0 +1,359 @@
+"""The flags of the command line: one definition each, shown in groups, with examples.
+
+No flag has a default of its own.  What is not given is left out, and the recipe or the options fill
+it in; the numbers in the help are checked against them by a test.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from editor.console import Console, be_verbose
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+GROUPS = ("Job", "Limits", "Search", "Where and how fast", "Output", "Other", "Dangerous")
+
+
+class Flag(click.Option):
+    """An option that stands under a heading of the help, which states a default it does not set."""
+
+    def __init__(self, *args: Any, group: str = "Other", says: str = "", **fields: Any) -> None:
+        if says:
+            fields["help"] += f"  [default: {says}]"
+        super().__init__(*args, **fields)
+        self.group = group
+        self.says = says
+
+
+class Verb(click.Command):
+    """A command whose help has headings and examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self.examples = tuple(examples)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings."""
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                rows[getattr(param, "group", "Other")].append(record)
+        for group, records in rows.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, one a line, as they are to be typed."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Verbs(Verb, click.Group):
+    """A command with commands below it."""
+
+    command_class = Verb
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class Limit(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  new in click 8.4
+    """`0.05`, for every control, or `english=0.05`."""
+
+    name = "[CONTROL=]X"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Read name and number."""
+        if isinstance(value, tuple):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        name, equals, number = str(value).rpartition("=")
+        try:
+            limit = float(number)
+        except ValueError:
+            limit = math.nan
+        if not math.isfinite(limit) or (equals and not name.strip()):
+            self.fail(f"{value!r} is neither X nor CONTROL=X, as english=0.05", param, ctx)
+        return name.strip() or "default", limit
+
+
+def flag(*names: str, group: str, **fields: Any) -> Decorator[Any]:
+    """One option under a heading."""
+    return click.option(*names, cls=Flag, group=group, **fields)
+
+
+def stack(*decorators: Decorator[Any]) -> Decorator[Any]:
+    """Several options as one decorator, shown in this order."""
+
+    def apply(function: F) -> F:
+        for decorate in reversed(decorators):
+            function = decorate(function)
+        return function
+
+    return apply
+
+
+def _folder(*names: str, group: str, **fields: Any) -> Decorator[Any]:
+    return flag(*names, group=group, type=click.Path(path_type=Path), metavar="DIR", **fields)
+
+
+def _offline(_ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    if value:
+        # Libraries of the Hub read it when they are loaded, which is later.
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    return value
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that stores the value in the console."""
+
+    def store(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        console = ctx.find_object(Console)
+        # A group and its command have the flag both: either may set it.
+        if console is not None and value:
+            setattr(console, name, value)
+            if name == "verbosity":
+                be_verbose(console, value)
+
+    return store
+
+
+def _log_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    console = ctx.find_object(Console)
+    if console is not None and value is not None:
+        try:
+            console.open_log(value)
+        except OSError as error:
+            raise click.BadParameter(f"{value}: {error.strerror}", ctx, param) from error
+
+
+def model(*, required: bool) -> Decorator[Any]:
+    """Which model."""
+    return flag(
+        *("-m", "--model"),
+        group="Job",
+        required=required,
+        metavar="MODEL",
+        help="Alias, Hub id with an optional @revision, folder, or .gguf file.",
+    )
+
+
+def capability(*, required: bool) -> Decorator[Any]:
+    """Which capability."""
+    return flag(
+        *("-c", "--capability"),
+        group="Job",
+        required=required,
+        metavar="NAME",
+        help="What to remove; `editor capabilities` lists the names.",
+    )
+
+
+def output(*, required: bool) -> Decorator[Any]:
+    """Where the checkpoint goes."""
+    return _folder(
+        *("-o", "--output"), group="Job", required=required, help="Folder for the new checkpoint."
+    )
+
+
+def controls(says: str = "all others") -> Decorator[Any]:
+    """What to keep."""
+    return flag(
+        "--control",
+        "controls",
+        group="Limits",
+        multiple=True,
+        metavar="NAME",
+        says=says,
+        help="A capability to keep; may be repeated.",
+    )
+
+
+def max_control_drop(says: str = "each control's own limit") -> Decorator[Any]:
+    """How much a control may lose."""
+    return flag(
+        "--max-control-drop",
+        group="Limits",
+        multiple=True,
+        type=Limit(),
+        metavar="[CONTROL=]X",
+        says=says,
+        help="The most a control may lose: share of right answers, or nats a token for texts; "
+        "may be repeated.",
+    )
+
+
+def min_target_drop(says: str = "0.5") -> Decorator[Any]:
+    """How much the target must lose."""
+    return flag(
+        "--min-target-drop",
+        group="Limits",
+        type=float,
+        says=says,
+        help="Share of the base score above the floor that must be gone.",
+    )
+
+
+def seed(says: str = "0") -> Decorator[Any]:
+    """Seed."""
+    return flag("--seed", group="Search", type=int, says=says, help="Seed of every random choice.")
+
+
+def test_items(says: str = "200") -> Decorator[Any]:
+    """How many questions the comparison asks."""
+    return flag(
+        "--test-items",
+        group="Search",
+        type=int,
+        says=says,
+        help="Questions a capability for the final comparison.",
+    )
+
+
+def dtype(says: str = "auto") -> Decorator[Any]:
+    """Number type."""
+    return flag(
+        "--dtype",
+        group="Search",
+        type=click.Choice(["auto", "bfloat16", "float32", "float16"]),
+        metavar="TYPE",
+        says=says,
+        help="Number type of the computation: bfloat16, float32, float16, or auto for the "
+        "checkpoint's own.",
+    )
+
+
+MAX_HEADS = flag("--max-heads", group="Limits", type=int, says="5", help="The most heads to zero.")
+METHOD = flag(
+    "--method",
+    group="Search",
+    type=click.Choice(["adaptive", "published"]),
+    metavar="NAME",
+    says="adaptive",
+    help="adaptive: pools that narrow in rounds; published: one design, one Lasso.",
+)
+SEARCH_ITEMS = flag(
+    "--search-items", group="Search", type=int, says="24", help="Questions for the search."
+)
+CHOOSE_ITEMS = flag(
+    "--choose-items",
+    group="Search",
+    type=int,
+    says="48",
+    help="Questions for the choice among candidates.",
+)
+DEVICE = flag(
+    "--device",
+    group="Where and how fast",
+    metavar="NAME",
+    says="cpu",
+    help="Where to compute, as torch names it: cpu, cuda, cuda:1, mps.",
+)
+RUNS = _folder("--runs", group="Where and how fast", says="runs", help="Folder of all runs.")
+NEW_RUN = flag(
+    "--new-run",
+    group="Where and how fast",
+    is_flag=True,
+    help="Start afresh instead of going on with a run of the same settings.",
+)
+CACHE = _folder(
+    "--cache",
+    group="Where and how fast",
+    says="$EDITOR_CACHE, else ~/.cache/capability-editor",
+    help="Folder for conversions and universal heads.",
+)
+OFFLINE = flag(
+    "--offline",
+    group="Where and how fast",
+    is_flag=True,
+    is_eager=True,
+    callback=_offline,
+    help="Open no socket.",
+)
+DRY_RUN = flag(
+    "--dry-run",
+    group="Job",
+    is_flag=True,
+    help="Say what would be done, and stop: nothing is loaded or written.",
+)
+FORCE = flag(
+    "--force",
+    group="Dangerous",
+    is_flag=True,
+    help="Replace an output folder that the editor wrote.",
+)
+TRUST = flag(
+    "--trust-remote-code",
+    group="Dangerous",
+    is_flag=True,
+    help="Run Python code that comes with the model.",
+)
+
+SAYING = stack(
+    flag(
+        "--json",
+        group="Output",
+        is_flag=True,
+        expose_value=False,
+        callback=_set("as_json"),
+        help="Print one JSON object to stdout, everything else to stderr.",
+    ),
+    flag(
+        *("-q", "--quiet"),
+        group="Output",
+        is_flag=True,
+        expose_value=False,
+        callback=_set("quiet"),
+        help="Print only the result and errors.",
+    ),
+    flag(
+        *("-v", "--verbose"),
+        group="Output",
+        count=True,
+        expose_value=False,
+        callback=_set("verbosity"),
+        help="Say more; -vv adds tracebacks to errors.",
+    ),
+    flag(
+        "--log-file",
+        group="Output",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        expose_value=False,
+        callback=_log_file,
+        help="Append what is said to this file, with the time.",
+    ),
+    flag(
+        "--yes",
+        group="Output",
+        is_flag=True,
+        expose_value=False,
+        help="Answer yes to every question.  [there is none so far]",
+    ),
+)
+FINDING = stack(CACHE, OFFLINE)
+PLACES = stack(DEVICE, RUNS, NEW_RUN, FINDING)
+LIMITS = stack(controls(), max_control_drop(), min_target_drop())
+SEARCHING = stack(MAX_HEADS, METHOD, seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype())
+_AS = "as recorded"
+RECORDED = stack(
+    capability(required=False),
+    *(controls(_AS), max_control_drop(_AS), min_target_drop(_AS)),
+    *(seed(_AS), test_items(_AS), dtype(_AS)),
+)

@@ -1,0 +1,152 @@
+"""The verbs that need no model: what capabilities there are, and whether a recipe is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from editor import flags
+from editor.console import DONE, Console
+from editor.errors import EditorError, UsageError
+
+
+@click.group(
+    cls=flags.Verbs,
+    invoke_without_command=True,
+    examples=(
+        "editor capabilities",
+        "editor capabilities --json",
+        "editor capabilities show recall",
+    ),
+)
+@flags.SAYING
+@click.pass_context
+def capabilities(context: click.Context) -> int:
+    """List what can be removed or kept."""
+    if context.invoked_subcommand is not None:
+        return DONE
+    from editor import capabilities as known
+    from editor import display
+
+    rows = [display.capability_fields(known.get(name)) for name in known.names()]
+    shown = [{key: value for key, value in row.items() if key != "examples"} for row in rows]
+    context.ensure_object(Console).result({"capabilities": shown}, display.capabilities_text(rows))
+    return DONE
+
+
+@capabilities.command(
+    "show",
+    examples=(
+        "editor capabilities show recall",
+        "editor capabilities show english",
+        "editor capabilities show arithmetic --json",
+    ),
+)
+@click.argument("name")
+@flags.SAYING
+@click.pass_obj
+def capabilities_show(console: Console, name: str) -> int:
+    """Show one capability: questions, metric, floor, data, licence."""
+    from editor import capabilities as known
+    from editor import display
+
+    row = display.capability_fields(known.get(name))
+    console.result(row, display.capability_text(row))
+    return DONE
+
+
+@click.group(
+    cls=flags.Verbs,
+    examples=(
+        "editor recipe check recipes/*.yaml",
+        "editor recipe show recipe.yaml",
+        "editor recipe schema > recipe.schema.json",
+    ),
+)
+def recipe() -> None:
+    """Check and show recipes, without a model."""
+
+
+@recipe.command(
+    "check",
+    examples=(
+        "editor recipe check recipe.yaml",
+        "editor recipe check recipes/*.yaml",
+        "editor recipe check recipe.yaml --json",
+    ),
+)
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@flags.SAYING
+@click.pass_obj
+def recipe_check(console: Console, files: tuple[Path, ...]) -> int:
+    """Check fields, values and names.
+
+    Exit code 2, with file and line, when something is wrong.
+    """
+    from editor.recipe_check import check
+
+    shown: list[dict[str, Any]] = []
+    for file in files:
+        fault = None
+        try:
+            check(file)
+        except EditorError as error:
+            fault = error
+            console.warn(f"error: {error.message}\nhint: {error.hint}")
+        shown.append(
+            {
+                "file": str(file),
+                "ok": fault is None,
+                "message": fault.message if fault else "",
+                "hint": fault.hint if fault else "",
+            }
+        )
+    good = [str(one["file"]) for one in shown if one["ok"]]
+    if good or console.as_json:
+        console.result({"files": shown}, "\n".join(f"{name}: ok" for name in good))
+    return DONE if len(good) == len(shown) else UsageError.exit_code
+
+
+@recipe.command(
+    "schema",
+    examples=(
+        "editor recipe schema",
+        "editor recipe schema > recipe.schema.json",
+        "editor recipe schema | python -m json.tool",
+    ),
+)
+@flags.SAYING
+@click.pass_obj
+def recipe_schema(console: Console) -> int:
+    """Print the JSON schema of a recipe."""
+    import json
+
+    from editor.recipe import json_schema
+
+    schema = json_schema()
+    console.result(schema, json.dumps(schema, indent=1))
+    return DONE
+
+
+@recipe.command(
+    "show",
+    examples=(
+        "editor recipe show recipe.yaml",
+        "editor recipe show recipe.yaml --json",
+        "editor recipe show recipes/recall-smollm2-135m.yaml > full.yaml",
+    ),
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@flags.SAYING
+@click.pass_obj
+def recipe_show(console: Console, file: Path) -> int:
+    """Print a recipe with every default filled in."""
+    from editor.recipe_check import as_yaml, check
+
+    full = check(file)
+    console.result(full.model_dump(mode="json", exclude_none=True), as_yaml(full))
+    return DONE

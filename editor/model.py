@@ -1,0 +1,390 @@
+# pyright: standard
+"""A loaded model whose heads can be knocked out, each row of a batch its own set.
+
+The knock-out sets a head's slice of the output projection's *input* to zero, which gives exactly
+the logits of zeroing the same slice of the projection's weight.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from editor.capabilities.base import Continuation, Likelihood
+from editor.errors import ModelError
+from editor.recorded import RecordedLayers, decoder_blocks, worthwhile
+from editor.records import AttentionLayer, Head, ModelSpec
+
+Mask = tuple[Head, ...]
+"""The heads that are knocked out together; () is the model as it is."""
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+BATCH_TOKENS = 4096
+"""Tokens of one forward pass: on two CPU cores larger batches are no faster."""
+MIN_ITEMS = 16
+"""Items that share one padded length; more where few masks leave room for them."""
+SCORED_A_CHUNK = 512
+"""Positions whose logits are held in float32 at once: 512 x 50,000 x 4 bytes = 100 MB."""
+
+
+class Encoded(NamedTuple):
+    """A tokenized continuation."""
+
+    place: int
+    """Where it stands among the requests."""
+    ids: list[int]
+    n_answer: int
+    """How many of the last ids are the answer."""
+
+
+class MaskableModel:
+    """A causal language model with its tokenizer and the places of its heads.
+
+    Made by `load`; the weights are never changed.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._layers: list[tuple[AttentionLayer, torch.nn.Module]] = []
+        for at in spec.layers:
+            projection = _submodule(model, at.module)
+            _check_width(projection, at)
+            self._layers.append((at, projection))
+        self._blocks = decoder_blocks(model, [at.module for at in spec.layers])
+
+    @property
+    def device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    def likelihoods(
+        self, requests: Sequence[Continuation], masks: Sequence[Mask]
+    ) -> list[list[Likelihood]]:
+        """Score every request under every mask.
+
+        Rows of one batch are padded on the right and causal attention never looks there, so
+        neither an attention mask nor position ids are needed.
+
+        Returns:
+            One list a mask, in order, with one `Likelihood` a request, in order.
+
+        Raises:
+            ModelError: a log-probability is not a number, or a request is longer than the model.
+        """
+        encoded = sorted(
+            (self._encode(index, request) for index, request in enumerate(requests)),
+            key=lambda e: (len(e.ids), e.place),
+        )
+        out: list[list[Likelihood | None]] = [[None] * len(requests) for _ in masks]
+        # Neighbours in this order begin at about the same layer.
+        order = sorted(range(len(masks)), key=lambda m: (self._first_layer(masks[m]), m))
+        for group in _groups(encoded, len(masks)):
+            lower = self._record_lower(group, masks)
+            step = max(1, BATCH_TOKENS // (len(group[-1].ids) * len(group)))
+            for chunk in (order[at : at + step] for at in range(0, len(order), step)):
+                layer = self._first_layer(masks[chunk[0]])
+                with lower.starting_at(layer, len(chunk)):
+                    found = self._score_batch(group, [masks[m] for m in chunk])
+                for row, likelihood in enumerate(found):
+                    mask, item = divmod(row, len(group))
+                    out[chunk[mask]][group[item].place] = likelihood
+        return [[found for found in row if found is not None] for row in out]
+
+    def _first_layer(self, mask: Mask) -> int:
+        """The lowest layer that a mask changes; the number of layers when it changes none."""
+        return min((head.layer for head in mask), default=len(self._blocks))
+
+    def _record_lower(self, group: Sequence[Encoded], masks: Sequence[Mask]) -> RecordedLayers:
+        """Record the group's layers where enough masks begin high enough to gain by it."""
+        lower = RecordedLayers(self._blocks)
+        if worthwhile([self._first_layer(mask) for mask in masks], len(self._blocks)):
+            lower.record(lambda: self._score_batch(group, [()]))
+        return lower
+
+    def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]:
+        """How the answers' log-probability follows each head's output, with some heads out.
+
+        One forward and one backward pass.  Each head's slice of the projection's input is scaled by
+        a factor that is 1; the derivative by that factor is, to first order, what the sum of the
+        log-probabilities loses when the head is knocked out.
+
+        Returns:
+            One list a layer of `ModelSpec.layers`, one sum over the requests a head.
+        """
+        encoded = sorted(
+            (self._encode(index, request) for index, request in enumerate(requests)),
+            key=lambda e: (len(e.ids), e.place),
+        )
+        total = [torch.zeros(at.n_heads) for at, _ in self._layers]
+        for group in _groups(encoded, 1):
+            found = self._gradients_of(group, mask)
+            total = [before + more for before, more in zip(total, found, strict=True)]
+        return [one.tolist() for one in total]
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
+        """What the model writes after each prompt, greedily, without special tokens."""
+        encoded = [self._prompt_ids(prompt) for prompt in prompts]
+        width, n = max(map(len, encoded), default=0), len(prompts)
+        pad = self._tokenizer.pad_token_id
+        pad = (self._tokenizer.eos_token_id or 0) if pad is None else pad
+        ids = torch.full((n, width), pad)
+        real = torch.zeros((n, width), dtype=torch.long)
+        for row, prompt in enumerate(
+            encoded
+        ):  # padded on the left, where generation does not go on
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            real[row, width - len(prompt) :] = 1
+        with self.knocked_out([mask], repeat=n):
+            out = self._model.generate(
+                ids.to(self.device),
+                attention_mask=real.to(self.device),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                pad_token_id=pad,
+            )
+        return [
+            str(t) for t in self._tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
+        ]
+
+    @contextmanager
+    def knocked_out(self, masks: Sequence[Mask], *, repeat: int = 1) -> Iterator[None]:
+        """Knock heads out in every forward pass of the block.
+
+        Args:
+            masks: one a row of the batch, or one for `repeat` neighbouring rows.
+            repeat: rows that share a mask.
+        """
+        by_layer: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row, mask in enumerate(masks):
+            for head in mask:
+                by_layer[head.layer].append((row, head.head))
+        handles = [
+            projection.register_forward_pre_hook(
+                _Zero(at, by_layer[at.layer], n_masks=len(masks), repeat=repeat)
+            )
+            for at, projection in self._layers
+            if at.layer in by_layer
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _gradients_of(self, group: Sequence[Encoded], mask: Mask) -> list[Tensor]:
+        """`gradients` of one batch; one float32 (n_heads,) a layer."""
+        scales = [
+            torch.ones(at.n_heads, device=self.device, requires_grad=True) for at, _ in self._layers
+        ]
+        handles = [
+            projection.register_forward_pre_hook(_Scale(at, scale))
+            for (at, projection), scale in zip(self._layers, scales, strict=True)
+        ]
+        try:
+            ids, rows, positions = self._batch(group, 1)
+            with self.knocked_out([mask], repeat=len(group)), torch.enable_grad():
+                logits = self._logits_at(ids, rows, positions).float()
+                target = ids[rows, positions + 1]
+                picked = logits.gather(1, target[:, None])[:, 0]
+                (picked - logits.logsumexp(dim=1)).sum().backward()
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [torch.zeros(0) if s.grad is None else s.grad.float().cpu() for s in scales]
+
+    @torch.inference_mode()
+    def _score_batch(self, group: Sequence[Encoded], masks: Sequence[Mask]) -> list[Likelihood]:
+        """Likelihoods of the rows masks x group, masks outermost."""
+        ids, rows, positions = self._batch(group, len(masks))
+        with self.knocked_out(masks, repeat=len(group)):
+            logits = self._logits_at(ids, rows, positions)  # (n_places, vocabulary)
+        logprob, greedy = _log_likelihood(logits, ids[rows, positions + 1])
+        return _by_row(rows.cpu(), logprob, greedy, n_rows=len(ids))
+
+    def _batch(self, group: Sequence[Encoded], copies: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Token ids (copies * n_items, width), and row and position of every scored logit.
+
+        The logits at position p predict token p + 1.
+        """
+        width = len(group[-1].ids)
+        ids = torch.zeros((len(group), width), dtype=torch.long)  # padding: any token will do
+        for row, item in enumerate(group):
+            ids[row, : len(item.ids)] = torch.tensor(item.ids)
+        places = [
+            (copy * len(group) + row, p)
+            for copy in range(copies)
+            for row, item in enumerate(group)
+            for p in range(len(item.ids) - item.n_answer - 1, len(item.ids) - 1)
+        ]
+        rows, positions = torch.tensor(places, device=self.device).unbind(dim=1)
+        return ids.repeat(copies, 1).to(self.device), rows, positions
+
+    def _logits_at(self, ids: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+        """Logits at the given places only; (n_places, vocabulary).
+
+        The states are picked where they enter the output embedding, so that whatever the model does
+        to its logits afterwards (scaling, soft capping) still happens.
+        """
+
+        def pick(_module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (args[0][rows, positions][None], *args[1:])
+
+        handle = self._model.get_output_embeddings().register_forward_pre_hook(pick)
+        try:
+            return self._model(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            handle.remove()
+
+    def _encode(self, index: int, request: Continuation) -> Encoded:
+        prompt = self._prompt_ids(request.prompt)
+        if not prompt:
+            raise ModelError(f"request {index} has an empty prompt: nothing predicts its answer")
+        whole = self._prompt_ids(request.prompt + request.answer)
+        if whole[: len(prompt)] != prompt:  # a token spans the border
+            answer = self._tokenizer(request.answer, add_special_tokens=False).input_ids
+            whole = prompt + list(answer)
+        return Encoded(index, whole, len(whole) - len(prompt))
+
+    def _prompt_ids(self, text: str) -> list[int]:
+        ids = list(self._tokenizer(text).input_ids)
+        if ids and text and ids[-1] == self._tokenizer.eos_token_id:
+            ids.pop()  # some tokenizers close every text
+        return ids
+
+
+class _Scale:
+    """A forward pre-hook that multiplies each head's slice of a projection's input by a factor."""
+
+    def __init__(self, at: AttentionLayer, scale: Tensor) -> None:
+        self._scale, self._head_dim = scale, at.head_dim
+
+    def __call__(self, _module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        wide = self._scale.repeat_interleave(self._head_dim)
+        return (args[0] * wide.to(args[0].dtype), *args[1:])
+
+
+class _Zero:
+    """A forward pre-hook that zeroes heads in a projection's input, row by row."""
+
+    def __init__(
+        self, at: AttentionLayer, places: Sequence[tuple[int, int]], *, n_masks: int, repeat: int
+    ) -> None:
+        out = torch.zeros((n_masks, at.n_heads), dtype=torch.bool)
+        rows, heads = zip(*places, strict=True)
+        out[list(rows), list(heads)] = True
+        wide = out.repeat_interleave(at.head_dim, dim=1)  # (n_masks, n_heads * head_dim)
+        self._out = wide.repeat_interleave(repeat, dim=0)[:, None, :]
+        self._module = at.module
+
+    def __call__(self, _module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x = args[0]  # (n_rows, n_tokens, n_heads * head_dim)
+        if x.dim() != 3 or x.shape[0] != self._out.shape[0]:
+            raise ModelError(
+                f"{self._module} got a batch of shape {tuple(x.shape)}, not one row a prompt",
+                "this architecture packs its batch; its heads cannot be masked row by row",
+            )
+        # masked_fill, not a product: NaN and infinity survive a product with zero.
+        return (x.masked_fill(self._out.to(x.device), 0), *args[1:])
+
+
+def _groups(encoded: Sequence[Encoded], n_masks: int) -> Iterator[list[Encoded]]:
+    """Neighbours in length that fill a batch together, or `MIN_ITEMS` of them."""
+    group: list[Encoded] = []
+    for item in encoded:
+        full = (len(group) + 1) * len(item.ids) * n_masks > BATCH_TOKENS
+        if full and len(group) >= MIN_ITEMS:
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
+
+
+def load(
+    folder: Path, spec: ModelSpec, *, dtype: str, device: str, trust_remote_code: bool = False
+) -> MaskableModel:
+    """Load a checkpoint for measuring.
+
+    Args:
+        dtype: `auto` for the checkpoint's own, or bfloat16, float16, float32.
+        device: where to put it, as torch names devices.
+
+    Raises:
+        ModelError: transformers cannot load it, or parts of it are missing.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    wanted = "auto" if dtype == "auto" else DTYPES[dtype]
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=wanted,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"transformers cannot load {folder}: {_first_line(error)}") from error
+    model, info = loaded
+    if info["missing_keys"] or info["mismatched_keys"]:
+        missing = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+        raise ModelError(f"{folder} lacks weights that its config.json asks for: {missing[0]}")
+    return MaskableModel(model.to(device).eval().requires_grad_(False), tokenizer, spec)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _submodule(model: Any, path: str) -> torch.nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise ModelError(f"the loaded model has no module {path}") from error
+
+
+def _check_width(projection: Any, at: AttentionLayer) -> None:
+    width = projection.weight.shape[at.axis]
+    if width != at.n_heads * at.head_dim:
+        raise ModelError(
+            f"{at.module}: expected {at.n_heads} heads x {at.head_dim} inputs, found {width}"
+        )
+
+
+def _log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of each target and whether it is the most likely token; each (n_places,)."""
+    logprobs, greedy = [], []
+    for start in range(0, len(target), SCORED_A_CHUNK):
+        part, want = logits[start:][:SCORED_A_CHUNK].float(), target[start:][:SCORED_A_CHUNK]
+        picked = part.gather(1, want[:, None])[:, 0]
+        logprobs.append(picked - part.logsumexp(dim=1))
+        greedy.append(part.argmax(dim=1) == want)
+    return torch.cat(logprobs).double().cpu(), torch.cat(greedy).cpu()
+
+
+def _by_row(rows: Tensor, logprob: Tensor, greedy: Tensor, *, n_rows: int) -> list[Likelihood]:
+    if not bool(torch.isfinite(logprob).all()):
+        raise ModelError(
+            "a log-probability is not a finite number",
+            "the model is damaged, or its dtype overflows: try --dtype float32",
+        )
+    total = torch.zeros(n_rows, dtype=torch.double).index_add_(0, rows, logprob)
+    right = torch.zeros(n_rows, dtype=torch.long).index_add_(0, rows, greedy.long())
+    count = torch.bincount(rows, minlength=n_rows)
+    return [
+        Likelihood(float(t), int(r), int(c))
+        for t, r, c in zip(total.tolist(), right.tolist(), count.tolist(), strict=True)
+    ]

@@ -1,0 +1,317 @@
+"""The stages in order, from a recipe to a new checkpoint that was checked.
+
+localize:  headroom -> universal heads -> search -> choose
+remove:    localize -> bake -> validate -> report -> rename
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from editor import __version__, tasks
+from editor.architecture import check_heads, read_spec
+from editor.checkpoint import apply_edits, other_weights, staged, verify_edits
+from editor.choose import choose
+from editor.errors import ModelError, UsageError
+from editor.plan import compile_edits
+from editor.progress import Progress
+from editor.recipe import Recipe, make_recipe
+from editor.records import (
+    Checkpoint,
+    Head,
+    Localization,
+    Manifest,
+    Removal,
+    UniversalHeads,
+    Validation,
+)
+from editor.report import render_card, render_report
+from editor.search import EXPECTED_MASKS, SCAN_VERSION, SEARCHES, costly_heads, find_universal
+from editor.session import Opened, Options, Run, loaded_bench, open_model, started
+from editor.source import Source, default_cache
+from editor.staging import check_output
+from editor.store import Journal, write_atomic
+from editor.validation import check_headroom, validate_edit
+
+MANIFEST = "editor.json"
+CARD = "README.md"
+REPORT = "report.html"
+ESTIMATE = "estimate.json"
+SCHEMA_VERSION = 1
+MAX_CARD_BYTES = 1_000_000
+
+
+def localize(recipe: Recipe, options: Options, progress: Progress) -> Localization:
+    """Find the heads that the capability needs, and those that may be removed for it.
+
+    Raises:
+        UsageError: wrong recipe, model name or run folder.
+        ModelError: the model cannot be used.
+        CapabilityAbsent: the model does not show the capability, or no head can be removed.
+    """
+    with started(recipe, options, progress) as run:
+        return _localize(run)
+
+
+def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -> Removal:
+    """Localize, bake, validate and report; the output folder appears when all is written.
+
+    Raises:
+        As `localize`; also UsageError for an output that may not be written, and CheckFailed when
+        the written bytes are not the declared ones.  An edit that fails its limits is no error
+        here: `accepted` is False.
+    """
+    check_output(output, force=options.force)
+    began = datetime.now(timezone.utc)
+    with started(recipe, options, progress) as run:
+        base = run.opened.source.folder
+        check_output(output, force=options.force, base=base)
+        found = _localize(run)
+        localized_s = time.monotonic() - run.began
+        with staged(output, force=options.force, base=base) as folder:
+            checkpoint = _bake(run.opened, found.heads, folder, progress)
+            edited = Source(output.name, None, folder, "")
+            spec = read_spec(folder, source=output.name)
+            validation = _validate(run, found.heads, Opened(edited, spec))
+            times = {
+                "started": began.isoformat(timespec="seconds"),
+                "localize_s": round(localized_s, 1),
+                "scan_s": found.universal.elapsed_s,
+                "total_s": round(time.monotonic() - run.began, 1),
+            }
+            measured = {
+                "settings": run.settings,
+                "evaluations": found.evaluations,
+                "scan_evaluations": found.scan_evaluations,
+                "universal": found.universal.heads,
+                "plan": found.plan,
+                "validation": validation,
+            }
+            manifest = _manifest(run.opened, found.heads, checkpoint, recipe.model, times)
+            manifest = manifest.model_copy(update=measured)
+            page = render_report(manifest, found.estimates, run.opened.spec, found.universal)
+            _describe(manifest, base, folder, page)
+        write_atomic(run.folder.path / REPORT, page)
+    return Removal(
+        output=str(output),
+        run=found.run,
+        report=str(output / REPORT),
+        capability=recipe.capability,
+        model=manifest.base,
+        heads=found.heads,
+        evaluations=found.evaluations,
+        scan_evaluations=found.scan_evaluations,
+        accepted=validation.accepted,
+        reasons=validation.reasons,
+        results=validation.results,
+        bytes_changed=checkpoint.bytes_changed,
+        bytes_total=checkpoint.bytes_total,
+        elapsed_s=round(time.monotonic() - run.began, 1),
+    )
+
+
+def bake(
+    model: str, heads: Sequence[Head], output: Path, options: Options, progress: Progress
+) -> Manifest:
+    """Write a checkpoint with the heads zeroed; nothing is loaded and nothing measured.
+
+    Raises:
+        UsageError: no heads, or an output that may not be written.
+        ModelError: the model cannot be used or has no such head.
+    """
+    if not heads:
+        raise UsageError("no heads to zero", "name some, as in --heads L16H21,L15H13")
+    check_output(output, force=options.force)
+    began = datetime.now(timezone.utc)
+    opened = open_model(model, options, progress)
+    check_heads(opened.spec, heads)
+    base = opened.source.folder
+    with staged(output, force=options.force, base=base) as folder:
+        checkpoint = _bake(opened, heads, folder, progress)
+        times = {"started": began.isoformat(timespec="seconds")}
+        manifest = _manifest(opened, sorted(set(heads)), checkpoint, model, times)
+        _describe(manifest, base, folder, None)
+    return manifest
+
+
+def validate(
+    edited: Path,
+    base: str | None,
+    options: Options,
+    progress: Progress,
+    **changes: object,
+) -> Validation:
+    """Measure base files against edited files again.
+
+    Args:
+        edited: a folder that `remove` or `bake` wrote.
+        base: the model it was made from; by default what its editor.json says.
+        changes: fields of a recipe to use instead of what its editor.json says.
+
+    Raises:
+        UsageError: base or capability are neither given nor recorded.
+        ModelError: one of the two cannot be used.
+        CheckFailed: the edited files are not the base with the recorded heads removed.
+    """
+    manifest = read_manifest(edited)
+    recipe = _recipe_of(manifest, base, changes)
+    opened = Opened(Source(edited.name, None, edited, ""), read_spec(edited, source=edited.name))
+    with started(recipe, options, progress) as run:
+        if run.opened.spec.weights_digest() == opened.spec.weights_digest():
+            raise UsageError(f"{edited} and the base {run.name} have the same weights")
+        return _validate(run, manifest.heads, opened)
+
+
+def _localize(run: Run) -> Localization:
+    """The stages up to the choice, each from the journal where it was done before."""
+    what, settings, bench, heads = run.what, run.settings, run.bench, run.opened.spec.heads()
+    say, stage = run.progress.say, run.progress.stage
+    stage("baseline", 2)
+    known = tasks.known(bench, what.target, settings.search_items, settings.choose_items)
+    check_headroom(known.base_exact, what.target, run.name)
+    universal = _universal(run)
+    stage(f"search for the heads of {what.target.name}", EXPECTED_MASKS[settings.method])
+    excluded = costly_heads(universal, what.limits)
+    search = SEARCHES[settings.method](bench, known.searching, heads, excluded, settings.seed)
+    controls = tasks.choose_controls(what, settings.choose_items)
+    plan = choose(bench, known.choosing, controls, search, settings.max_heads)
+    say(f"chosen: {', '.join(map(str, plan.heads))}")
+    record = Localization(
+        run=str(run.folder.path),
+        heads=plan.heads,
+        evaluations=plan.evaluations,
+        scan_evaluations=universal.evaluations,
+        universal=universal,
+        estimates=search.estimates(),
+        plan=plan,
+    )
+    write_atomic(run.folder.path / ESTIMATE, record.model_dump_json(indent=1))
+    return record
+
+
+def _universal(run: Run) -> UniversalHeads:
+    """The model's universal heads, from the cache where some run has found them before."""
+    texts = tasks.scan_texts()
+    items = hashlib.sha256("".join(text.digest() for text in texts).encode()).hexdigest()
+    weights = run.opened.spec.weights_digest()
+    name = f"{weights[:16]}-{items[:8]}-{run.settings.dtype}-{SCAN_VERSION}.json"
+    file = (run.options.cache or default_cache()) / "universal" / name
+    if file.exists():
+        found = UniversalHeads.model_validate_json(file.read_text(encoding="utf-8"))
+        shown = ", ".join(map(str, found.heads))
+        run.progress.say(f"universal heads of this model, found before: {shown}")
+        return found
+    n_heads = len(run.opened.spec.heads())
+    run.progress.stage("scan for universal heads (once a model)", len(texts) * (n_heads + 1))
+    found = find_universal(run.bench, run.opened.spec, texts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, found.model_dump_json(indent=1))
+    run.progress.say(f"universal heads: {', '.join(map(str, found.heads))}")
+    return found
+
+
+def _bake(opened: Opened, heads: Sequence[Head], folder: Path, progress: Progress) -> Checkpoint:
+    """Write the edited files into the folder and check every byte of them."""
+    check_heads(opened.spec, heads)
+    progress.stage("writing and verifying the checkpoint", 0)
+    base = opened.source.folder
+    checkpoint = apply_edits(base, folder, compile_edits(opened.spec, heads))
+    verify_edits(base, folder, checkpoint)
+    for name in other_weights(base):
+        progress.say(f"copied unedited, it may still hold the capability: {name}")
+    return checkpoint
+
+
+def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:
+    """Load the edited files afresh and compare them with the base."""
+    settings, progress = run.settings, run.progress
+    rows = tasks.judged(run.what, settings.test_items, settings.min_target_drop)
+    progress.stage("validation on base and edited files", 2 * len(rows) + 4 * len(heads))
+    weights = edited.spec.weights_digest()[:8]
+    with Journal.open(run.folder.path / f"edited-{weights}.jsonl") as journal:
+        bench = loaded_bench(edited, settings.dtype, journal, run.options, progress)
+        return validate_edit(
+            run.bench, bench, rows, heads, spec=run.opened.spec, seed=settings.seed
+        )
+
+
+def _manifest(
+    opened: Opened, heads: Sequence[Head], checkpoint: Checkpoint, model: str, times: dict[str, Any]
+) -> Manifest:
+    """What is known of an edit before anything was measured."""
+    local = Path(model).expanduser().exists()
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        tool=f"capability-editor {__version__}",
+        model=Path(model).resolve().name if local else model,
+        base=opened.spec.source,
+        revision=opened.spec.revision,
+        base_files=opened.spec.files,
+        heads=tuple(heads),
+        edits=checkpoint.edits,
+        files=checkpoint.files,
+        bytes_changed=checkpoint.bytes_changed,
+        bytes_total=checkpoint.bytes_total,
+        times=times,
+    )
+
+
+def _describe(manifest: Manifest, base: Path, folder: Path, page: str | None) -> None:
+    """Write manifest, card and report beside the weights."""
+    old = base / CARD
+    text = None
+    if old.is_file() and old.stat().st_size <= MAX_CARD_BYTES:
+        text = old.read_text(encoding="utf-8", errors="replace")
+    write_atomic(folder / CARD, render_card(manifest, text))
+    write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    if page is not None:
+        write_atomic(folder / REPORT, page)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The editor.json of an edited checkpoint.
+
+    Raises:
+        ModelError: there is none, or it is not one of this tool's.
+    """
+    file = folder / MANIFEST
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelError(
+            f"{file}: {error.strerror or error}", "give a folder that `editor` wrote"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"{file} is not UTF-8 text", "give a folder that `editor` wrote"
+        ) from error
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise ModelError(f"{file}: {where}: {first['msg']}") from error
+
+
+def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:
+    """The recipe of a recorded edit, with what the user gives instead."""
+    settings = manifest.settings
+    recorded = {} if settings is None else settings.model_dump(mode="json")
+    if not (recorded or changes.get("capability")):
+        raise UsageError(
+            "editor.json records no capability: the heads were given by hand",
+            "say what to measure with --capability",
+        )
+    fields = {**recorded, "model": base or manifest.model}
+    given = {key: value for key, value in changes.items() if value is not None}
+    if "capability" in given and given["capability"] != recorded.get("capability"):
+        fields.pop("controls", None)
+        fields.pop("max_control_drop", None)
+    return make_recipe(**{**fields, **given})

@@ -1,0 +1,176 @@
+"""What a job would do, found without loading a model, opening a socket or writing a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from editor import gguf, tasks
+from editor.checkpoint import other_weights
+from editor.errors import ModelError, UsageError, nearest
+from editor.layout import digest_file, source_files
+from editor.progress import Progress
+from editor.recipe import Recipe
+from editor.records import FileDigest, Record, Settings
+from editor.search import EXPECTED_MASKS, SCAN_VERSION
+from editor.session import Opened, Options, open_model, settle
+from editor.source import ALIASES, PACKAGED, default_cache
+from editor.staging import SPACE_MARGIN_BYTES, check_output
+
+WRITTEN_BESIDE = ("README.md", "editor.json", "report.html")
+
+
+class Preview(Record):
+    """What a dry run says."""
+
+    dry_run: bool
+    """Always true: tells this object from the one of a real run."""
+    model: str
+    """The resolved name, or the name as given while the model is not here."""
+    revision: str | None
+    not_ready: str
+    """Why the model cannot be read yet and what a real run does about it; empty when it can."""
+    capability: str
+    limits: dict[str, float]
+    """The most that each control may lose."""
+    settings: Settings | None
+    n_layers: int | None
+    n_heads: int | None
+    evaluations: int
+    """Masks on which the capability is expected to be scored, search and choice together."""
+    scan_masks: int | None
+    """Masks of the scan for universal heads; 0 when an earlier run has found them."""
+    scan_texts: int
+    """Texts on which each mask of the scan is measured."""
+    weights_bytes: int | None
+    """About the memory that the weights take."""
+    output: str | None
+    files: tuple[FileDigest, ...]
+    """The weight files that would be read and written anew."""
+    writes: tuple[str, ...]
+    """Names of all files of the output."""
+    disk_bytes: int | None
+    """Free space that the output needs."""
+    unedited: tuple[str, ...]
+    """Weights in other formats that would be copied as they are."""
+
+
+def preview(recipe: Recipe, output: Path | None, options: Options, progress: Progress) -> Preview:
+    """Look ahead.
+
+    Args:
+        output: the folder to be written, or None for a search only.
+
+    Raises:
+        UsageError: the recipe is wrong, or the output may not be written.
+        ModelError: a model that is here cannot be used.
+    """
+    what = tasks.scope(recipe)
+    if output is not None:
+        check_output(output, force=options.force)
+    opened, not_ready = _opened(recipe.model, options, progress)
+    looked: dict[str, object] = {
+        "dry_run": True,
+        "model": recipe.model,
+        "revision": None,
+        "not_ready": not_ready,
+        "capability": what.target.name,
+        "limits": what.limits,
+        "evaluations": EXPECTED_MASKS[recipe.method],
+        "scan_texts": len(tasks.scan_texts()),
+        "output": None if output is None else str(output),
+        **dict.fromkeys(
+            ("settings", "n_layers", "n_heads", "scan_masks", "weights_bytes", "disk_bytes"), None
+        ),
+        **dict.fromkeys(("files", "writes", "unedited"), ()),
+    }
+    if opened is not None:
+        settings = settle(recipe, what, opened.spec)
+        looked |= _of_model(opened, settings, options)
+        if output is not None:
+            check_output(output, force=options.force, base=opened.source.folder)
+            looked |= _of_output(opened.source.folder)
+    return Preview.model_validate(looked)
+
+
+def conversion_folder(file: str, sha256: str, cache: Path | None) -> Path:
+    """Where the conversion of a .gguf file is kept."""
+    name = f"{Path(file).stem}-{sha256[:16]}-c{gguf.CONVERTER}"
+    return (cache or default_cache()) / name
+
+
+def _opened(model: str, options: Options, progress: Progress) -> tuple[Opened | None, str]:
+    """The model where it can be read as it is, else why not."""
+    here = Path(os.path.expanduser(model))
+    local = os.path.exists(here)
+    to_convert = _unconverted(model, here, options.cache)
+    if to_convert is not None:
+        return None, f"it would be converted once, to {to_convert}"
+    try:
+        return open_model(model, replace(options, offline=True), progress), ""
+    except ModelError as error:
+        if local:
+            raise
+        return None, f"{error.message}; a real run without --offline downloads it"
+
+
+def _unconverted(model: str, here: Path, cache: Path | None) -> Path | None:
+    """The folder that a conversion would create, where one is needed."""
+    packaged = PACKAGED.get(model.strip().lower())
+    if here.is_file() and here.suffix.lower() == ".gguf":
+        gguf.check_file(here)
+        target = conversion_folder(here.name, digest_file(here.parent, here.name).sha256, cache)
+    elif packaged is not None and not here.exists() and importlib.util.find_spec(packaged.module):
+        target = conversion_folder(packaged.file, packaged.sha256, cache)
+    else:
+        return None
+    return None if target.is_dir() else target
+
+
+def _of_model(opened: Opened, settings: Settings, options: Options) -> dict[str, object]:
+    spec = opened.spec
+    # The texts' digest stands between the two parts of the name.
+    known = f"{spec.weights_digest()[:16]}-*-{settings.dtype}-{SCAN_VERSION}.json"
+    scanned = any(((options.cache or default_cache()) / "universal").glob(known))
+    stored = sum(file.n_bytes for file in spec.files)
+    wide = settings.dtype == "float32" and spec.dtype in ("BF16", "F16")
+    return {
+        "model": spec.source,
+        "revision": spec.revision,
+        "settings": settings,
+        "n_layers": len(spec.layers),
+        "n_heads": len(spec.heads()),
+        "scan_masks": 0 if scanned else len(spec.heads()) + 1,
+        "weights_bytes": stored * (2 if wide else 1),
+        "files": spec.files,
+    }
+
+
+def _of_output(base: Path) -> dict[str, object]:
+    copied = source_files(base)
+    return {
+        "writes": tuple(sorted({*(name for name, _ in copied), *WRITTEN_BESIDE})),
+        "disk_bytes": sum(size for _, size in copied) + SPACE_MARGIN_BYTES,
+        "unedited": other_weights(base),
+    }
+
+
+def check_model_name(model: str) -> None:
+    """Refuse a name that no model could have, without looking for the model.
+
+    Raises:
+        UsageError: it is no alias, no Hub id and no path.
+    """
+    name, at, revision = model.strip().partition("@")
+    if os.path.exists(os.path.expanduser(model)):
+        return
+    if at and not revision:
+        raise UsageError(f"{model} names no revision after the @", "write org/name@revision")
+    if name.lower() in ALIASES or "/" in name or name.lower().endswith(".gguf"):
+        return
+    raise UsageError(
+        f"no model is called {model!r}: it is no alias, no Hub id org/name and no path",
+        nearest(name, ALIASES),
+    )

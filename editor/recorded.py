@@ -1,0 +1,93 @@
+# pyright: standard
+"""Outputs of a model's layers, recorded once: masks that begin higher up start from there.
+
+A knock-out changes nothing below its first layer.  A scan of single heads thus costs half.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_INDEX = re.compile(r"\.\d+\.", re.ASCII)
+
+MIN_MASKS = 6
+"""Fewer masks do not repay the recording."""
+MIN_SAVED = 0.25
+"""Share of the layers that must be spared on average."""
+
+
+class RecordedLayers:
+    """The outputs of all decoder layers for one batch of prompts."""
+
+    def __init__(self, blocks: Sequence[torch.nn.Module]) -> None:
+        self._blocks = blocks
+        self._outputs: list[Any] = []
+
+    def record(self, forward: Callable[[], object]) -> None:
+        """Keep what every layer returns during `forward`."""
+        outputs: list[Any] = []
+
+        def keep(_module: Any, _args: Any, output: Any) -> None:
+            outputs.append(output)
+
+        handles = [block.register_forward_hook(keep) for block in self._blocks]
+        try:
+            forward()
+        finally:
+            for handle in handles:
+                handle.remove()
+        if len(outputs) == len(self._blocks):  # else some layer ran twice or not at all
+            self._outputs = outputs
+
+    @contextmanager
+    def starting_at(self, layer: int, copies: int) -> Iterator[None]:
+        """Let layers below `layer` return what was recorded, for `copies` copies of the batch."""
+        n_spared = min(layer, len(self._outputs))
+        if not n_spared:
+            yield
+            return
+        last = _repeated(self._outputs[n_spared - 1], copies)
+        replaced = self._blocks[:n_spared]
+        for block, output in zip(replaced, [*self._outputs[: n_spared - 1], last], strict=True):
+            block.forward = _returning(output)  # only the last one's output is looked at
+        try:
+            yield
+        finally:
+            for block in replaced:
+                del block.forward  # the class's own shows again
+
+
+def worthwhile(first_layers: Sequence[int], n_layers: int) -> bool:
+    """Whether recording pays for masks that begin at these layers."""
+    saved = sum(first_layers) / max(1, len(first_layers) * n_layers)
+    return len(first_layers) >= MIN_MASKS and saved >= MIN_SAVED
+
+
+def decoder_blocks(model: Any, modules: Sequence[str]) -> list[torch.nn.Module]:
+    """All layers of the model, in order, or none where they are not one list.
+
+    Args:
+        model: a loaded model.
+        modules: paths of the projections, such as `model.layers.3.self_attn.o_proj`.
+    """
+    lists = {path[: at.start()] for path in modules if (at := _INDEX.search(path))}
+    if len(lists) != 1:
+        return []
+    found = model.get_submodule(lists.pop())
+    return list(found) if isinstance(found, torch.nn.ModuleList) else []
+
+
+def _returning(output: Any) -> Callable[..., Any]:
+    return lambda *_args, **_kwargs: output
+
+
+def _repeated(output: Any, copies: int) -> Any:
+    if isinstance(output, Tensor):
+        return output.repeat(copies, *(1 for _ in output.shape[1:]))
+    return (_repeated(output[0], copies), *output[1:])

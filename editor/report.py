@@ -1,0 +1,239 @@
+"""Records to text: the HTML report, and by re-export the model card and the terminal's table.
+
+Whatever a model or a file name says is data here: control characters are dropped, the rest is
+escaped by the template engine, and nothing is loaded from anywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from editor import wording
+from editor.card import render_card
+from editor.charts import HeadMap, curve_of, grid_of, head_map
+from editor.records import Estimate, Manifest, ModelSpec, Result, Sample, UniversalHeads
+from editor.wording import results_table, strip_control
+
+__all__ = ["render_card", "render_report", "results_table", "strip_control"]
+
+MAX_SAMPLES = 40
+MAX_SAMPLE_CHARS = 4_000
+N_TOP_HEADS = 20
+
+
+class Map(NamedTuple):
+    """A map with its words."""
+
+    title: str
+    text: str
+    drawing: HeadMap
+    top: tuple[tuple[str, str, str, int], ...]
+    """Head, effect, interval, masks: the largest effects, for readers who cannot hover."""
+
+
+class Piece(NamedTuple):
+    """A run of text, marked when the other model does not say it."""
+
+    text: str
+    differs: bool
+
+
+class Pair(NamedTuple):
+    """A prompt with what both models say to it."""
+
+    task: str
+    prompt: str
+    answer: str
+    base: tuple[Piece, ...]
+    edited: tuple[Piece, ...]
+    same: bool
+
+
+def render_report(
+    manifest: Manifest,
+    estimates: Sequence[Estimate],
+    spec: ModelSpec | None = None,
+    universal: UniversalHeads | None = None,
+) -> str:
+    """The run as one HTML page that needs no network and no script.
+
+    Args:
+        manifest: What was done and what it measured.
+        estimates: Effects of the heads; the last one of a task is the one shown.
+        spec: The base model, for the shape of the maps and the number of heads.
+        universal: The scan for universal heads, for the map of costs.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("editor"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("report.html.j2", globals={"clean": strip_control})
+    return template.render(_context(manifest, estimates, spec, universal))
+
+
+def marked(base: str, edited: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """Both texts in pieces, those words marked that the other one lacks."""
+    words = [re.findall(r"\s+|\w+|[^\w\s]", text) for text in (base, edited)]
+    matcher = difflib.SequenceMatcher(None, *words, autojunk=False)
+    left: list[Piece] = []
+    right: list[Piece] = []
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        left.append(Piece("".join(words[0][i1:i2]), tag != "equal"))
+        right.append(Piece("".join(words[1][j1:j2]), tag != "equal"))
+    return tuple(at for at in left if at.text), tuple(at for at in right if at.text)
+
+
+def _context(
+    manifest: Manifest,
+    estimates: Sequence[Estimate],
+    spec: ModelSpec | None,
+    universal: UniversalHeads | None,
+) -> dict[str, Any]:
+    validation = manifest.validation
+    results = wording.ordered(validation.results) if validation else []
+    samples = validation.samples if validation else ()
+    heads = spec.heads() if spec else ()
+    edited_files = {edit.file for edit in manifest.edits}
+    return {
+        "manifest": manifest,
+        "spec": spec,
+        "status": _status(manifest),
+        "headline": wording.headline(manifest),
+        "removal": wording.removal_text(manifest, len(heads) or None),
+        "cost": wording.cost_text(manifest) if validation else None,
+        "target": _numbers(wording.target_result(manifest)),
+        "worst": _numbers(_worst(wording.control_results(manifest))),
+        "n_heads": len(heads),
+        "columns": wording.COLUMNS,
+        "rows": [
+            (wording.row_of(at), at.role, at.gate, wording.METRIC_NAMES[at.metric])
+            for at in results
+        ],
+        "maps": _maps(manifest, estimates, spec, universal),
+        "curve": curve_of(validation.curve) if validation and validation.curve else None,
+        "predicted": _predictions(manifest),
+        "pairs": [_pair(at) for at in samples[:MAX_SAMPLES]],
+        "samples_left_out": max(0, len(samples) - MAX_SAMPLES),
+        "fits": [(at.task, f"{at.fit_r2:.2f}") for at in estimates if at.fit_r2 is not None],
+        "not_shown": wording.not_shown(manifest),
+        "commands": wording.commands(manifest),
+        "files": [(at, at.name in edited_files) for at in manifest.files],
+        "times": [_time(key, value) for key, value in manifest.times.items()],
+    }
+
+
+def _status(manifest: Manifest) -> tuple[str, str]:
+    """Class and words of the badge."""
+    if manifest.validation is None:
+        return "none", "NOT MEASURED"
+    if manifest.validation.accepted:
+        every = all(at.gate in ("pass", "info") for at in manifest.validation.results)
+        return "ok", f"ACCEPTED: {'every check passed' if every else 'no check failed'}"
+    return "bad", "NOT VALIDATED"
+
+
+def _numbers(result: Result | None) -> dict[str, str] | None:
+    return None if result is None else wording.row_of(result)._asdict()
+
+
+def _worst(controls: Sequence[Result]) -> Result | None:
+    """The control that used up most of its limit."""
+    rated = [(at.change / at.limit, at) for at in controls if at.limit]
+    return max(rated, key=lambda pair: pair[0])[1] if rated else None
+
+
+def _maps(
+    manifest: Manifest,
+    estimates: Sequence[Estimate],
+    spec: ModelSpec | None,
+    universal: UniversalHeads | None,
+) -> list[Map]:
+    shown = {at.task: at for at in (*(universal.effects if universal else ()), *estimates)}
+    grid = grid_of(spec, shown.values(), (*manifest.heads, *manifest.universal))
+    capability = manifest.settings.capability if manifest.settings else None
+    target = shown.pop(capability or "", None)
+    cost = shown.get("english") or next(iter(shown.values()), None)
+    # Costs far below the threshold of a universal head shall not look alarming.
+    threshold = universal.threshold if universal else 0.0
+    words = (
+        (target, 0.0, "What each head does for {}", "Drop of the score when a head is out"),
+        (cost, threshold, "What each head does for {}, a control", "Loss when a head is out"),
+    )
+    return [
+        Map(
+            title.format(wording.one_line(at.task)),
+            f"{text}, in {_unit(at)}. From {at.n_masks} masks, solver {at.solver}.",
+            head_map(at, grid, manifest.heads, manifest.universal, floor=floor),
+            _top_heads(at),
+        )
+        for at, floor, title, text in words
+        if at is not None
+    ]
+
+
+def _unit(estimate: Estimate) -> str:
+    units = {"exact": "share of right answers", "logprob": "nats", "nats_per_token": "nats a token"}
+    return units[estimate.score]
+
+
+def _top_heads(estimate: Estimate) -> tuple[tuple[str, str, str, int], ...]:
+    measured = [at for at in estimate.effects if at.n_masks > 0]
+    largest = sorted(measured, key=lambda at: -at.effect)[:N_TOP_HEADS]
+    return tuple(
+        (
+            str(at.head),
+            wording.change_text(at.effect, "logprob"),
+            wording.interval_text((at.low, at.high), "logprob"),
+            at.n_masks,
+        )
+        for at in largest
+    )
+
+
+def _predictions(manifest: Manifest) -> list[tuple[str, str, str, str, str]]:
+    """Task, metric, and the edited score as predicted and as measured, with the base."""
+    if manifest.plan is None or manifest.validation is None:
+        return []
+    measured = {(at.task, at.metric): at for at in manifest.validation.results}
+    rows: list[tuple[str, str, str, str, str]] = []
+    for at in manifest.plan.predicted:
+        found = measured.get((at.task, at.metric))
+        if found is not None:
+            change = wording.change_text(at.edited - at.base, at.metric)
+            rows.append(
+                (
+                    wording.one_line(at.task),
+                    wording.METRIC_NAMES[at.metric],
+                    change,
+                    wording.change_text(found.change, at.metric),
+                    wording.interval_text(found.ci, at.metric),
+                )
+            )
+    return rows
+
+
+def _pair(sample: Sample) -> Pair:
+    base, edited = (
+        text if len(text) <= MAX_SAMPLE_CHARS else text[:MAX_SAMPLE_CHARS] + " […]"
+        for text in (strip_control(sample.base), strip_control(sample.edited))
+    )
+    pieces = marked(base, edited)
+    prompt = strip_control(sample.prompt)[-MAX_SAMPLE_CHARS:]
+    answer = strip_control(sample.answer)[:MAX_SAMPLE_CHARS]
+    return Pair(wording.one_line(sample.task), prompt, answer, *pieces, base == edited)
+
+
+def _time(key: str, value: object) -> tuple[str, str]:
+    """Name and value of one fact; a name that ends in `_s` counts seconds."""
+    name = wording.one_line(key.removesuffix("_s").replace("_", " "))
+    if isinstance(value, int | float) and key.endswith("_s"):
+        return name, f"{value:,.1f} s"
+    return name, wording.one_line(str(value))

@@ -1,0 +1,143 @@
+"""One run: a model that was found, loaded and journaled, and the settings it is measured with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from editor import __version__
+from editor.architecture import read_spec
+from editor.measure import Bench, Memory
+from editor.progress import Progress
+from editor.recipe import Recipe
+from editor.records import Fingerprint, ModelSpec, Settings
+from editor.source import Source, resolve
+from editor.store import RunDir
+from editor.tasks import Scope, scope
+
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where and how fast: nothing here changes a number."""
+
+    runs: Path = Path("runs")
+    cache: Path | None = None
+    """Conversions and universal heads; by default `source.default_cache()`."""
+    device: str = "cpu"
+    force: bool = False
+    """Replace an output folder that the editor wrote."""
+    new_run: bool = False
+    """Start afresh instead of going on with a run of the same settings."""
+    offline: bool = False
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that was found and read, not loaded."""
+
+    source: Source
+    spec: ModelSpec
+
+
+@dataclass(frozen=True)
+class Run:
+    """A loaded model with its journal, its settings and what is asked of it."""
+
+    opened: Opened
+    what: Scope
+    settings: Settings
+    folder: RunDir
+    bench: Bench
+    options: Options
+    progress: Progress
+    began: float
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.opened.source.name
+
+
+def open_model(model: str, options: Options, progress: Progress) -> Opened:
+    """Resolve a model's name aloud and read what its files say, without loading it.
+
+    Raises:
+        UsageError: the name is unknown.
+        ModelError: the files are missing, damaged or of an unsupported kind.
+    """
+    source = resolve(model, cache_dir=options.cache, offline=options.offline)
+    progress.say(source.announcement)
+    return Opened(source, read_spec(source.folder, source=source.name, revision=source.revision))
+
+
+def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
+    """The recipe with every default filled in."""
+    return Settings(
+        capability=what.target.name,
+        controls=tuple(control.name for control in what.controls),
+        max_heads=recipe.max_heads,
+        max_control_drop=what.limits,
+        min_target_drop=recipe.min_target_drop,
+        method=recipe.method,
+        seed=recipe.seed,
+        search_items=recipe.search_items,
+        choose_items=recipe.choose_items,
+        test_items=recipe.test_items,
+        dtype=_DTYPES.get(spec.dtype, "float32") if recipe.dtype == "auto" else recipe.dtype,
+    )
+
+
+@contextmanager
+def started(recipe: Recipe, options: Options, progress: Progress) -> Generator[Run]:
+    """Find and load the recipe's model and open the folder of its run.
+
+    Raises:
+        UsageError: the recipe, the model's name or the run folder is wrong.
+        ModelError: the model cannot be used.
+    """
+    began = time.monotonic()
+    what = scope(recipe)
+    opened = open_model(recipe.model, options, progress)
+    settings = settle(recipe, what, opened.spec)
+    fingerprint = Fingerprint(
+        version=__version__,
+        model=opened.source.name,
+        weights=opened.spec.weights_digest(),
+        settings=settings,
+    )
+    with RunDir.open(
+        options.runs,
+        model=opened.source.name,
+        capability=what.target.name,
+        fingerprint=fingerprint.digest(),
+        new_run=options.new_run,
+    ) as folder:
+        folder.write_config(fingerprint.model_dump(mode="json"))
+        again = " (going on with it)" if folder.resumed else ""
+        progress.say(f"run folder {folder.path}{again}")
+        bench = loaded_bench(opened, settings.dtype, folder.journal, options, progress)
+        yield Run(opened, what, settings, folder, bench, options, progress, began)
+
+
+def loaded_bench(
+    opened: Opened, dtype: str, journal: Memory, options: Options, progress: Progress
+) -> Bench:
+    """Load the model and put it on a bench."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from editor.model import load  # torch and transformers: seconds
+
+    model = load(
+        opened.source.folder,
+        opened.spec,
+        dtype=dtype,
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+    )
+    return Bench(model, journal, progress.advance)

@@ -1,0 +1,75 @@
+"""Intervals for paired comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from editor.records import Item, Metric, Scores
+
+N_BOOT = 2000
+Array = NDArray[np.float64]
+
+
+class Change(NamedTuple):
+    """edited - base, with the ends of its 95 % interval."""
+
+    base: float
+    edited: float
+    change: float
+    low: float
+    high: float
+
+
+def values(scores: Scores, metric: Metric) -> tuple[Array, Array]:
+    """A metric as per-item numerators and weights: the metric is sum(numerators) / sum(weights).
+
+    `exact` of a text weighs an item by its tokens, `nats_per_token` always does.
+
+    Returns:
+        Two arrays, float64 (n_items,).
+    """
+    n_tokens = np.asarray(scores.n_tokens, dtype=np.float64)
+    if metric == "nats_per_token":
+        return -np.asarray(scores.logprob), n_tokens
+    if metric == "logprob":
+        return np.asarray(scores.logprob), np.ones(len(n_tokens))
+    return np.asarray(scores.exact), np.ones(len(n_tokens))
+
+
+def mean(scores: Scores, metric: Metric) -> float:
+    """The metric over all items."""
+    numerators, weights = values(scores, metric)
+    return float(numerators.sum() / weights.sum())
+
+
+def paired_change(
+    base: Scores, edited: Scores, metric: Metric, items: Sequence[Item], *, seed: int = 0
+) -> Change:
+    """Change of a metric with a 95 % percentile bootstrap interval.
+
+    Items about the same thing (same key) are resampled together: they are not independent.
+    """
+    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}
+    cluster = np.array([keys[item.key] for item in items])
+    (before, weights), (after, _) = values(base, metric), values(edited, metric)
+    sums = [np.bincount(cluster, part, len(keys)) for part in (before, after, weights)]
+    rng = np.random.default_rng(seed)
+    draws = rng.multinomial(len(keys), np.full(len(keys), 1 / len(keys)), size=N_BOOT)
+    b, e, w = (draws @ part for part in sums)  # each float64 (N_BOOT,)
+    low, high = np.percentile((e - b) / w, [2.5, 97.5])
+    first, second = before.sum() / weights.sum(), after.sum() / weights.sum()
+    return Change(float(first), float(second), float(second - first), float(low), float(high))
+
+
+def mean_interval(
+    sample: Sequence[float], items: Sequence[Item], *, seed: int = 0
+) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of a mean, items with one key resampled together."""
+    flat = Scores(exact=tuple(sample), logprob=(0.0,) * len(sample), n_tokens=(1,) * len(sample))
+    zero = Scores(exact=(0.0,) * len(sample), logprob=flat.logprob, n_tokens=flat.n_tokens)
+    change = paired_change(zero, flat, "exact", items, seed=seed)
+    return change.low, change.high

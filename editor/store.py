@@ -1,0 +1,353 @@
+"""What a run leaves on disk: atomic files, a journal that survives a kill, a folder of its own.
+
+    runs/2026-01-31-SmolLM2-135M-Instruct-arithmetic-0f3a9c21/
+        config.json  env.json  journal.jsonl  log.txt
+
+The last part of the name is the start of the settings' fingerprint, so the same command finds its
+folder again and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from editor.errors import UsageError
+
+# A resume under other versions of these would mix numbers that are not comparable.
+_COMPUTING = ("numpy", "tokenizers", "torch", "transformers")
+_PACKAGES = (
+    *_COMPUTING,
+    *("accelerate", "capability-editor", "gguf", "huggingface-hub", "pydantic", "safetensors"),
+    *("scikit-learn",),
+)
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write a file so that its path holds the old or the new content, never a part.
+
+    Raises:
+        OSError: The disk is full or the folder cannot be written; the old file is untouched.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with beside.open("xb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if sys.platform == "win32":  # a folder cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Journal:
+    """Append-only JSON lines, each on disk before `append` returns; one value a key.
+
+    A kill can only tear the last line, which is then dropped.  Open with `Journal.open`.
+    """
+
+    def __init__(self, stream: BinaryIO, entries: dict[str, str], size: int) -> None:
+        self._stream = stream
+        self._entries = entries
+        self._size = size
+
+    @classmethod
+    def open(cls, path: Path) -> Journal:
+        """Read what is there, cut off a torn last line, and make ready to append.
+
+        Raises:
+            UsageError: A whole line is no entry; the message names file and line.
+        """
+        created = not path.exists()
+        stream = path.open("ab+", buffering=0)
+        try:
+            stream.seek(0)
+            raw = stream.readall()
+            whole = raw[: raw.rfind(b"\n") + 1]
+            entries = _entries(whole, path)
+            stream.truncate(len(whole))
+            if created:
+                _sync_folder(path.parent)
+        except BaseException:
+            stream.close()
+            raise
+        return cls(stream, entries, len(whole))
+
+    def get(self, key: str) -> str | None:
+        """The JSON text stored under `key`."""
+        return self._entries.get(key)
+
+    def append(self, key: str, value_json: str) -> None:
+        """Store a JSON text.
+
+        Raises:
+            ValueError: The key is there already, or the text is no JSON or holds a NaN.
+            OSError: The disk is full; the journal is as before.
+        """
+        if key in self._entries:
+            raise ValueError(f"the journal has {key!r} already")
+        value = _compact(json.loads(value_json))
+        line = f'{{"key":{json.dumps(key)},"value":{value}}}\n'.encode()
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._stream.write(rest) :]
+            os.fsync(self._stream.fileno())
+        except OSError:
+            # Else the next line would be glued to the part that was written.
+            self._stream.truncate(self._size)
+            raise
+        self._size += len(line)
+        self._entries[key] = value
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def close(self) -> None:
+        """Release the file."""
+        self._stream.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _entries(raw: bytes, path: Path) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    for number, line in enumerate(raw.split(b"\n")[:-1], 1):
+        try:
+            entry: Any = json.loads(line)
+            key, value = entry["key"], _compact(entry["value"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError(
+                f"{path}:{number}: expected a journal entry, found {line[:40]!r}",
+                "restore the file, or start anew with --new-run",
+            ) from error
+        if not isinstance(key, str) or key in entries:
+            raise UsageError(
+                f"{path}:{number}: {key!r} is no key or stands there twice",
+                "restore the file, or start anew with --new-run",
+            )
+        entries[key] = value
+    return entries
+
+
+class RunDir:
+    """The folder of one run, held by one process at a time.  Open with `RunDir.open`."""
+
+    def __init__(self, path: Path, lock: BinaryIO, journal: Journal, resumed: bool) -> None:
+        self.path = path
+        self.journal = journal
+        self.resumed = resumed
+        """Whether the folder was there before."""
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls, runs: Path, *, model: str, capability: str, fingerprint: str, new_run: bool
+    ) -> RunDir:
+        """Go on with the latest run of these settings, or start one.
+
+        Args:
+            runs: Folder of all runs; created when missing.
+            model: Resolved name of the model, for the folder's name.
+            capability: Name of the capability, for the folder's name.
+            fingerprint: Hex digest of the settings; its first 8 digits identify the run.
+            new_run: Start a new one even so; a number is added to its name.
+
+        Raises:
+            UsageError: Another process holds the run, its journal is damaged, the packages that
+                compute have changed since, or the folder cannot be written.
+            ValueError: `fingerprint` is no hex digest.
+        """
+        if not re.fullmatch(r"[0-9a-f]{8,}", fingerprint):
+            raise ValueError(f"expected a hex digest, not {fingerprint!r}")
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            found = _existing(runs, fingerprint[:8])
+            if found and not new_run:
+                path = found[max(found)]
+            else:
+                base = f"{datetime.now():%Y-%m-%d}-{_plain(model)}-{_plain(capability)}"
+                path = _create(runs, f"{base}-{fingerprint[:8]}", max(found, default=0) + 1)
+            return cls._enter(path, resumed=bool(found) and not new_run)
+        except OSError as error:
+            raise UsageError(
+                f"the run folder under {runs} cannot be used: {error.strerror or error}",
+                "name another folder with --runs",
+            ) from error
+
+    @classmethod
+    def _enter(cls, path: Path, resumed: bool) -> RunDir:
+        lock = (path / ".lock").open("ab+")
+        try:
+            _acquire(lock, path)
+            _check_environment(path)
+            return cls(path, lock, Journal.open(path / "journal.jsonl"), resumed)
+        except BaseException:
+            lock.close()
+            raise
+
+    def write_config(self, config: Mapping[str, object]) -> None:
+        """Write config.json: the settings of the run, fully resolved.
+
+        Raises:
+            UsageError: The folder holds other settings; the message lists the differences.
+        """
+        file = self.path / "config.json"
+        new = cast("dict[str, Any]", json.loads(json.dumps(config, allow_nan=False)))
+        if file.exists():
+            _refuse_differences(file, _read_json(file), new)
+        else:
+            write_atomic(file, _pretty(new))
+
+    def log(self, line: str) -> None:
+        """Append a line to log.txt, with the time."""
+        clean = "".join(c if c.isprintable() or c in "\t\n" else "?" for c in line)
+        with (self.path / "log.txt").open("a", encoding="utf-8", errors="replace") as stream:
+            stream.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {clean}\n")
+
+    def close(self) -> None:
+        """Let other processes have the folder."""
+        self.journal.close()
+        self._lock.close()
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def environment() -> dict[str, Any]:
+    """Python, platform and package versions, found without importing the packages."""
+    versions: dict[str, str | None] = {}
+    for package in sorted(_PACKAGES):
+        versions[package] = None
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+    }
+
+
+def _check_environment(path: Path) -> None:
+    file, now = path / "env.json", environment()
+    if not file.exists():
+        write_atomic(file, _pretty(now))
+        return
+    packages = _read_json(file).get("packages")
+    before = cast("dict[str, Any]", packages) if isinstance(packages, dict) else {}
+    _refuse_differences(
+        file,
+        {name: before.get(name) for name in _COMPUTING},
+        {name: now["packages"][name] for name in _COMPUTING},
+    )
+
+
+def _refuse_differences(file: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    if changed:
+        listed = ", ".join(f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in changed)
+        raise UsageError(
+            f"the run cannot be resumed, {file} differs: {listed}",
+            "restore these, or start anew with --new-run",
+        )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        data: Any = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{file} is no JSON: {error}", "start anew with --new-run") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} holds no JSON object", "start anew with --new-run")
+    return cast("dict[str, Any]", data)
+
+
+def _pretty(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _plain(name: str) -> str:
+    """The last part of a name, without what a file name or a terminal could stumble over."""
+    last = re.split(r"[/\\]", name.rstrip("/\\"))[-1]
+    return re.sub(r"[^A-Za-z0-9._+]+", "-", last).strip("-.")[:60] or "unnamed"
+
+
+def _existing(runs: Path, run_id: str) -> dict[int, Path]:
+    """Folders of this id by their number, 1 for the one without."""
+    form = re.compile(rf".*-{run_id}(?:-(\d+))?", re.DOTALL)
+    matches = ((form.fullmatch(path.name), path) for path in sorted(runs.iterdir()))
+    return {int(match[1] or 1): path for match, path in matches if match and path.is_dir()}
+
+
+def _create(runs: Path, name: str, number: int) -> Path:
+    while True:
+        path = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            # Another process was faster: the first name is one run, held by its lock; a number
+            # was asked for as a new run, so take the next.
+            if number == 1:
+                return path
+            number += 1
+            continue
+        _sync_folder(runs)
+        return path
+
+
+def _acquire(lock: BinaryIO, path: Path) -> None:
+    """Hold the lock until the file is closed, which the system also does for a killed process."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            lock.seek(0)
+            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        raise UsageError(
+            f"another process is working in {path}",
+            "wait for it, or start a second run with --new-run",
+        ) from error

@@ -1,0 +1,130 @@
+"""Which items of which capabilities each stage asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from editor import capabilities
+from editor.capabilities import Capability
+from editor.choose import Control
+from editor.errors import UsageError, nearest
+from editor.measure import Bench, Task
+from editor.recipe import Recipe
+from editor.records import Item, Split
+from editor.validation import Judged
+
+SCAN_PASSAGES = 4
+"""Passages of each text on which every head is tried alone."""
+CONTROL_FACTOR = 2
+"""A control of right answers gets more items than the target: small losses must show in it."""
+ITEMS_PER_PASSAGE = 4
+"""A passage holds tens of scored tokens, so texts need fewer items than tasks by this factor."""
+CANDIDATES_PER_ITEM = 8
+"""How many items are looked through for one that the base model answers."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The capabilities of a run, checked against the recipe."""
+
+    target: Capability
+    controls: tuple[Capability, ...]
+    limits: dict[str, float]
+    """The most that each control's metric may worsen."""
+
+
+def scope(recipe: Recipe) -> Scope:
+    """Look the recipe's capabilities up.
+
+    Raises:
+        UsageError: one is unknown, the target is a text, or a limit names no control.
+    """
+    target = capabilities.get(recipe.capability)
+    tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
+    if target.kind == "text":
+        raise UsageError(
+            f"{target.name} is a control, not a capability that can be removed",
+            f"removable: {', '.join(tasks)}",
+        )
+    names = recipe.controls
+    if names is None:
+        names = tuple(name for name in capabilities.names() if name != target.name)
+    controls = tuple(capabilities.get(name) for name in names)
+    for name in recipe.max_control_drop:
+        if name != "default" and name not in names:
+            raise UsageError(f"a limit names {name}, which is no control", nearest(name, names))
+    default = recipe.max_control_drop.get("default")
+    limits = {
+        control.name: recipe.max_control_drop.get(
+            control.name, control.control_limit if default is None else default
+        )
+        for control in controls
+    }
+    return Scope(target, controls, limits)
+
+
+def scan_texts() -> list[Task]:
+    """The texts on which universal heads are found."""
+    return [
+        Task(capability, capability.items("search")[:SCAN_PASSAGES])
+        for capability in map(capabilities.get, capabilities.names())
+        if capability.kind == "text"
+    ]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Items that the base model answers: the others have nothing to lose."""
+
+    searching: Task
+    choosing: Task
+    base_exact: tuple[float, ...]
+    """`exact` of everything that was looked through, answered or not."""
+
+
+def known(bench: Bench, capability: Capability, n_search: int, n_choose: int) -> Known:
+    """Of the search and the choose split, the first items that the base model answers.
+
+    Where too few are answered, those that it comes closest to fill up.
+    """
+    tasks: list[Task] = []
+    seen: list[float] = []
+    counts: dict[Split, int] = {"search": n_search, "choose": n_choose}
+    for split, count in counts.items():
+        pool = Task(capability, capability.items(split)[: CANDIDATES_PER_ITEM * count])
+        (base,) = bench.scores(pool, [()])
+        order = sorted(
+            range(len(pool.items)),
+            key=lambda i: (-base.exact[i], i if base.exact[i] else -base.logprob[i]),
+        )
+        tasks.append(Task(capability, tuple(pool.items[i] for i in sorted(order[:count]))))
+        seen += base.exact
+    searching, choosing = tasks
+    return Known(searching, choosing, tuple(seen))
+
+
+def choose_controls(what: Scope, count: int) -> list[Control]:
+    """The controls on the choose split."""
+    factor = {"task": CONTROL_FACTOR, "text": 1}
+    return [
+        Control(Task(one, _take(one, "choose", count * factor[one.kind])), what.limits[one.name])
+        for one in what.controls
+    ]
+
+
+def judged(what: Scope, count: int, min_drop: float) -> list[Judged]:
+    """What validation asks of the test split: target, its transfer form, controls."""
+    target = what.target
+    rows = [Judged(Task(target, _take(target, "test", count)), "target", None, min_drop)]
+    transfer = target.items("test", transfer=True)[:count]
+    if transfer:
+        rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
+    for one in what.controls:
+        rows.append(Judged(Task(one, _take(one, "test", count)), "control", what.limits[one.name]))
+    return rows
+
+
+def _take(capability: Capability, split: Split, count: int) -> tuple[Item, ...]:
+    if capability.kind == "text":
+        count = max(1, count // ITEMS_PER_PASSAGE)
+    return capability.items(split)[:count]

@@ -1,0 +1,260 @@
+"""Base files against edited files: the same items, paired, with intervals and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from editor import stats
+from editor.capabilities import Capability
+from editor.errors import CapabilityAbsent, CheckFailed
+from editor.measure import Bench, Mask, Task, as_mask
+from editor.records import (
+    CurvePoint,
+    Gate,
+    Head,
+    Metric,
+    ModelSpec,
+    Result,
+    Role,
+    Sample,
+    Scores,
+    Validation,
+)
+
+HEADROOM_ERRORS = 5.0
+"""Standard errors that must lie between a base score and the floor for a drop to mean anything."""
+N_RANDOM_SETS = 3
+CURVE_ITEMS = 100
+SAMPLES_A_TASK = 3
+SAMPLE_TOKENS = 24
+MASK_TOLERANCE = 0.05
+"""Nats; a masked and a baked run may differ by rounding where batch shapes differ."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A task and what may happen to it."""
+
+    task: Task
+    role: Role
+    limit: float | None
+    """The most a control's metric may worsen; None for a target or a row that is only reported."""
+    min_drop: float | None = None
+    """For a target: the share of the base score above the floor that must be gone."""
+
+
+def check_headroom(exact: Sequence[float], capability: Capability, model: str) -> None:
+    """Refuse to look for what the model does not have.
+
+    Raises:
+        CapabilityAbsent: the mean of `exact` is not `HEADROOM_ERRORS` standard errors above
+            the floor.
+    """
+    score, floor = float(np.mean(exact)), capability.floor
+    error = _standard_error(score, floor, len(exact))
+    if score - floor < HEADROOM_ERRORS * error:
+        raise CapabilityAbsent(
+            f"{model} does not show {capability.name}: exact {score:.3f} on {len(exact)} items, "
+            f"floor {floor:.3f}, {(score - floor) / error:.1f} standard errors above it "
+            f"({HEADROOM_ERRORS:g} are needed)",
+            "choose a model that has the capability, or a form of it that this model answers",
+        )
+
+
+def _standard_error(score: float, floor: float, n: int) -> float:
+    """Of a share: never 0, so that 0 of n or n of n right is not certainty."""
+    share = min(max(score, floor, 1 / n), 1 - 1 / n) if n > 1 else 0.5
+    return float(np.sqrt(share * (1 - share) / n))
+
+
+def compare(judged: Judged, base: Scores, edited: Scores, *, seed: int) -> list[Result]:
+    """The rows of one task."""
+    metrics: tuple[Metric, ...] = ("exact", "logprob")
+    if judged.task.capability.kind == "text":
+        metrics = ("nats_per_token", "exact")
+    return [
+        _row(
+            judged, metric, stats.paired_change(base, edited, metric, judged.task.items, seed=seed)
+        )
+        for metric in metrics
+    ]
+
+
+def _row(judged: Judged, metric: Metric, change: stats.Change) -> Result:
+    gated = metric == ("nats_per_token" if judged.task.capability.kind == "text" else "exact")
+    limit = _limit(judged, change.base) if gated else None
+    result = Result(
+        task=judged.task.name,
+        role=judged.role,
+        metric=metric,
+        n=len(judged.task.items),
+        base=change.base,
+        edited=change.edited,
+        change=change.change,
+        ci=(change.low, change.high),
+        limit=limit,
+        gate="info",
+    )
+    return result if limit is None else result.model_copy(update={"gate": _gate(judged, result)})
+
+
+def _limit(judged: Judged, base: float) -> float | None:
+    """The worst change allowed, in the sign of the change."""
+    capability = judged.task.capability
+    if judged.min_drop is not None:
+        return -judged.min_drop * max(0.0, base - capability.floor)
+    if judged.limit is None:
+        return None
+    return judged.limit if capability.kind == "text" else -judged.limit
+
+
+def _gate(judged: Judged, row: Result) -> Gate:
+    """Where change and interval lie against the limit."""
+    capability, limit = judged.task.capability, row.limit
+    assert limit is not None
+    if capability.kind == "task":
+        error = _standard_error(row.base, capability.floor, row.n)
+        if row.base - capability.floor < HEADROOM_ERRORS * error:
+            return "floor"
+    # A target must fall to the limit or below; a control must not go past it.
+    wanted_below = judged.min_drop is not None or row.metric == "nats_per_token"
+    sign = 1 if wanted_below else -1
+    worst = row.ci[1] if wanted_below else row.ci[0]
+    if sign * row.change > sign * limit:
+        return "fail"
+    return "unsure" if sign * worst > sign * limit else "pass"
+
+
+def verdict(results: Sequence[Result]) -> tuple[bool, tuple[str, ...]]:
+    """Whether every limit holds, and what stands against it or is not covered by it."""
+    reasons: list[str] = []
+    for row in results:
+        where = f"{row.task} {row.metric}"
+        if row.gate == "fail":
+            reasons.append(f"{where} changed by {row.change:+.3f}, the limit is {row.limit:+.3f}")
+        elif row.gate == "floor" and row.role == "target":
+            reasons.append(f"{where}: the base {row.base:.3f} is too near the floor to tell")
+        elif row.gate == "floor":
+            reasons.append(f"not tested: {where}, the base {row.base:.3f} is near the floor")
+        elif row.gate == "unsure":
+            low, high = row.ci
+            reasons.append(
+                f"within the limit but not surely: {where} changed by {row.change:+.3f} "
+                f"[{low:+.3f}, {high:+.3f}], the limit is {row.limit:+.3f}"
+            )
+    accepted = not any(
+        row.gate == "fail" or (row.gate == "floor" and row.role == "target") for row in results
+    )
+    return accepted, tuple(reasons)
+
+
+def k_curve(
+    bench: Bench, task: Task, spec: ModelSpec, heads: Sequence[Head], *, seed: int
+) -> tuple[CurvePoint, ...]:
+    """`exact` after the first k chosen heads, against random heads of the same layers.
+
+    Args:
+        heads: in the order in which they were chosen.
+    """
+    task = replace(task, items=task.items[:CURVE_ITEMS])
+    rng = np.random.default_rng(seed)
+    sets = [_random_peers(spec, heads, rng) for _ in range(N_RANDOM_SETS)]
+    ks = range(1, len(heads) + 1)
+    masks: list[Mask] = [as_mask(heads[:k]) for k in ks]
+    masks += [as_mask(peers[:k]) for peers in sets for k in ks]
+    base, *found = bench.scores(task, [(), *masks])
+    exact = [stats.mean(scores, "exact") for scores in found]
+    points = [
+        CurvePoint(k=0, chosen=stats.mean(base, "exact"), chosen_ci=_ci(base, task), random=())
+    ]
+    for k in ks:
+        points.append(
+            CurvePoint(
+                k=k,
+                chosen=exact[k - 1],
+                chosen_ci=_ci(found[k - 1], task),
+                random=tuple(exact[(1 + s) * len(heads) + k - 1] for s in range(len(sets))),
+            )
+        )
+    return tuple(points)
+
+
+def _ci(scores: Scores, task: Task) -> tuple[float, float]:
+    return stats.mean_interval(scores.exact, task.items)
+
+
+def _random_peers(spec: ModelSpec, heads: Sequence[Head], rng: np.random.Generator) -> list[Head]:
+    """For each head another one of its layer, none twice and none of `heads`."""
+    n_heads = {at.layer: at.n_heads for at in spec.layers}
+    taken = set(heads)
+    out: list[Head] = []
+    for head in heads:
+        free = [Head(head.layer, h) for h in range(n_heads[head.layer])]
+        free = [peer for peer in free if peer not in taken]
+        if free:  # else the layer has no other head left
+            out.append(free[int(rng.integers(len(free)))])
+            taken.add(out[-1])
+    return out
+
+
+def samples(base: Bench, edited: Bench, tasks: Sequence[Task]) -> tuple[Sample, ...]:
+    """What both models write after the first prompts of each task, greedily."""
+    asked = [(task, item) for task in tasks for item in task.items[:SAMPLES_A_TASK]]
+    prompts = [item.prompt for _, item in asked]
+    before, after = (
+        bench.model.generate(prompts, (), max_new_tokens=SAMPLE_TOKENS) for bench in (base, edited)
+    )
+    return tuple(
+        Sample(task=task.name, prompt=item.prompt, answer=item.answer, base=b, edited=e)
+        for (task, item), b, e in zip(asked, before, after, strict=True)
+    )
+
+
+def validate_edit(
+    base: Bench,
+    edited: Bench,
+    rows: Sequence[Judged],
+    plan: Sequence[Head],
+    *,
+    spec: ModelSpec,
+    seed: int,
+) -> Validation:
+    """Compare base files and edited files on every row, the target first.
+
+    Args:
+        base: the base model; also measures the curve over k, with its heads masked.
+        edited: the edited files, loaded afresh.
+        rows: the target is the first.
+        plan: the removed heads, in the order in which they were chosen.
+
+    Raises:
+        CheckFailed: the edited files do not behave like the base with the heads masked.
+    """
+    target = rows[0].task
+    results: list[Result] = []
+    for row in rows:
+        (before,) = base.scores(row.task, [()])
+        (after,) = edited.scores(row.task, [()])
+        results += compare(row, before, after, seed=seed)
+    (masked,) = base.scores(target, [as_mask(plan)])
+    (baked,) = edited.scores(target, [()])
+    difference = float(np.abs(np.subtract(masked.logprob, baked.logprob)).max())
+    if difference > MASK_TOLERANCE:
+        raise CheckFailed(
+            f"the edited files are not the base with {', '.join(map(str, plan))} removed: "
+            f"log-probabilities of {target.name} differ by up to {difference:.3g} nats",
+            "check that the base is the model that was edited",
+        )
+    accepted, reasons = verdict(results)
+    return Validation(
+        results=tuple(results),
+        curve=k_curve(base, target, spec, plan, seed=seed),
+        curve_task=target.name,
+        samples=samples(base, edited, [row.task for row in rows]),
+        masked_vs_baked=difference,
+        accepted=accepted,
+        reasons=reasons,
+    )

@@ -1,0 +1,259 @@
+"""Records made by hand, shaped like those of a real run, for tests of whatever reads records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from editor.records import (
+    AttentionLayer,
+    CurvePoint,
+    EditPlan,
+    Estimate,
+    FileDigest,
+    Head,
+    HeadEffect,
+    Manifest,
+    ModelSpec,
+    Predicted,
+    Result,
+    Sample,
+    Settings,
+    TensorEdit,
+    UniversalHeads,
+    Validation,
+)
+
+CHOSEN = tuple(map(Head.parse, ("L23H4", "L21H7", "L6H7", "L3H2", "L17H6")))
+UNIVERSAL = tuple(map(Head.parse, ("L0H3", "L1H0", "L1H3", "L1H4", "L1H5", "L2H2", "L8H8")))
+BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
+REVISION = "7e27bd9f95328f0f3b08261d1252705110c806f8"
+HEAD_DIM = 64
+
+
+def make_spec(n_layers: int = 30, n_heads: int = 9) -> ModelSpec:
+    return ModelSpec(
+        source=BASE,
+        revision=REVISION,
+        model_type="llama",
+        dtype="BF16",
+        hidden_size=n_heads * HEAD_DIM,
+        n_kv_heads=3,
+        tied=True,
+        layers=tuple(
+            AttentionLayer(
+                layer=layer,
+                module=f"model.layers.{layer}.self_attn.o_proj",
+                tensor=f"model.layers.{layer}.self_attn.o_proj.weight",
+                file="model.safetensors",
+                n_heads=n_heads,
+                head_dim=HEAD_DIM,
+                axis=1,
+            )
+            for layer in range(n_layers)
+        ),
+        files=(FileDigest(name="model.safetensors", n_bytes=269_060_552, sha256="5a" * 32),),
+        not_covered=(),
+    )
+
+
+def make_estimate(
+    task: str,
+    spec: ModelSpec | None = None,
+    *,
+    strong: dict[Head, float] | None = None,
+    left_out: tuple[Head, ...] = (),
+    scale: float = 0.05,
+    seed: int = 0,
+) -> Estimate:
+    """Small random effects for all heads of `spec`, apart from the `strong` ones."""
+    rng = np.random.default_rng(seed)
+    effects: list[HeadEffect] = []
+    for head in (spec or make_spec()).heads():
+        effect = (strong or {}).get(head, float(rng.normal(0, scale)))
+        if head not in left_out:
+            effects.append(
+                HeadEffect(
+                    head=head, effect=effect, low=effect - scale, high=effect + scale, n_masks=3
+                )
+            )
+    effects.sort(key=lambda at: -at.effect)
+    return Estimate(
+        task=task,
+        score="logprob" if task == "recall" else "nats_per_token",
+        solver="pools",
+        n_masks=112,
+        fit_r2=0.61 if task == "recall" else None,
+        effects=tuple(effects),
+    )
+
+
+def make_estimates(spec: ModelSpec | None = None) -> tuple[Estimate, ...]:
+    """The target's estimate: the chosen heads in front, universal and two more heads unmeasured."""
+    strong = dict(zip(CHOSEN, (1.14, 0.61, 0.4, 0.31, 0.22), strict=True))
+    left_out = (*UNIVERSAL, Head(12, 0), Head(12, 1))
+    return (make_estimate("recall", spec, strong=strong, left_out=left_out),)
+
+
+def make_universal(spec: ModelSpec | None = None) -> UniversalHeads:
+    strong = dict(zip(UNIVERSAL, (0.12, 0.13, 0.32, 0.25, 0.61, 0.14, 0.11), strict=True))
+    spec = spec or make_spec()
+    return UniversalHeads(
+        weights=spec.weights_digest(),
+        threshold=0.1,
+        evaluations=270,
+        effects=tuple(
+            make_estimate(task, spec, strong=strong, scale=0.015, seed=seed)
+            for seed, task in enumerate(("english", "python"))
+        ),
+        heads=UNIVERSAL,
+        elapsed_s=141.0,
+    )
+
+
+def make_results(*, failed: bool = False) -> tuple[Result, ...]:
+    """Rows of every gate; `failed` makes addition lose more than it may."""
+
+    def result(task: str, metric: str, n: int, values: tuple[float, ...], gate: str) -> Result:
+        base, edited, low, high, *limit = values
+        return Result.model_validate(
+            {
+                "task": task,
+                "role": "target" if task.startswith("recall") else "control",
+                "metric": metric,
+                "n": n,
+                "base": base,
+                "edited": edited,
+                "change": edited - base,
+                "ci": (low, high),
+                "limit": limit[0] if limit else None,
+                "gate": gate,
+            }
+        )
+
+    return (
+        result("copying", "exact", 80, (0.78, 0.75, -0.08, 0.02, -0.1), "pass"),
+        result("recall", "exact", 120, (0.575, 0.008, -0.65, -0.475, -0.3), "pass"),
+        result("recall", "logprob", 120, (-1.21, -4.98, -4.2, -3.35), "info"),
+        result("recall_transfer", "exact", 60, (0.5, 0.033, -0.58, -0.35), "info"),
+        result("addition", "exact", 80, (0.375, 0.255, -0.2, -0.04, -0.1), "fail")
+        if failed
+        else result("addition", "exact", 80, (0.375, 0.35, -0.112, 0.06, -0.1), "unsure"),
+        result("english", "nats_per_token", 40, (-3.312, -3.334, -0.031, -0.013, -0.1), "pass"),
+        result("python", "nats_per_token", 40, (-1.98, -2.06, -0.12, -0.05, -0.1), "unsure"),
+        result("rhyming", "exact", 40, (0.02, 0.0, -0.07, 0.0, -0.1), "floor"),
+    )
+
+
+def make_validation(*, accepted: bool = True) -> Validation:
+    chosen = (0.575, 0.26, 0.12, 0.075, 0.03, 0.008)
+    rng = np.random.default_rng(1)
+    return Validation(
+        results=make_results(failed=not accepted),
+        curve=tuple(
+            CurvePoint(
+                k=k,
+                chosen=value,
+                chosen_ci=(max(0.0, value - 0.08), min(1.0, value + 0.08)),
+                random=tuple(
+                    float(0.57 - 0.02 * k + e) for e in rng.normal(0, 0.03, 8 if k else 0)
+                ),
+            )
+            for k, value in enumerate(chosen)
+        ),
+        curve_task="recall",
+        samples=(
+            Sample(
+                task="recall",
+                prompt="The capital of France is",
+                answer=" Paris",
+                base=" Paris. It is the largest city in France.",
+                edited=" the city of Lyon. It is the largest city in the world.",
+            ),
+            Sample(
+                task="copying",
+                prompt="dog, sun, tree ->",
+                answer=" dog, sun, tree",
+                base=" dog, sun, tree",
+                edited=" dog, sun, tree",
+            ),
+        ),
+        masked_vs_baked=0.0,
+        accepted=accepted,
+        reasons=(
+            ("python: the interval reaches past its limit",)
+            if accepted
+            else ("addition lost 12.0 points, 10.0 were allowed",)
+        ),
+    )
+
+
+def make_manifest(
+    *, accepted: bool = True, validation: Validation | None = None, heads: tuple[Head, ...] = CHOSEN
+) -> Manifest:
+    """A run that removed recall; `validation` replaces the one that `accepted` chooses."""
+    weights = FileDigest(name="model.safetensors", n_bytes=269_060_552, sha256="c3" * 32)
+    return Manifest(
+        schema_version=1,
+        tool="capability-editor 0.1.0",
+        model="smollm2-135m",
+        base=BASE,
+        revision=REVISION,
+        base_files=make_spec().files,
+        heads=heads,
+        edits=tuple(
+            TensorEdit(
+                tensor=f"model.layers.{at.layer}.self_attn.o_proj.weight",
+                file="model.safetensors",
+                axis=1,
+                start=at.head * HEAD_DIM,
+                stop=(at.head + 1) * HEAD_DIM,
+            )
+            for at in heads
+        ),
+        files=(weights, FileDigest(name="config.json", n_bytes=861, sha256="0f" * 32)),
+        bytes_changed=368_011,
+        bytes_total=269_030_016,
+        settings=Settings(
+            capability="recall",
+            controls=("copying", "addition", "english", "python"),
+            max_heads=5,
+            max_control_drop={"copying": 0.1, "addition": 0.1, "english": 0.1, "python": 0.1},
+            min_target_drop=0.3,
+            method="adaptive",
+            seed=0,
+            search_items=40,
+            choose_items=30,
+            test_items=120,
+            dtype="float32",
+        ),
+        evaluations=112,
+        scan_evaluations=270,
+        universal=UNIVERSAL,
+        plan=EditPlan(
+            capability="recall",
+            heads=heads,
+            predicted=(
+                Predicted(task="recall", metric="exact", base=0.6, edited=0.02),
+                Predicted(task="english", metric="nats_per_token", base=-3.3, edited=-3.32),
+            ),
+            evaluations=112,
+            why="largest drop of recall with every control inside its limit",
+        ),
+        validation=validation or make_validation(accepted=accepted),
+        times={"search_s": 31.4, "validate_s": 88.2, "finished": "2026-01-05T10:00:00Z"},
+    )
+
+
+def make_bake() -> Manifest:
+    """A bake of given heads, which measured nothing."""
+    return make_manifest().model_copy(
+        update={
+            "settings": None,
+            "evaluations": None,
+            "scan_evaluations": None,
+            "universal": (),
+            "plan": None,
+            "validation": None,
+            "times": {},
+        }
+    )
