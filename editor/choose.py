@@ -10,7 +10,7 @@ import numpy as np
 
 from editor import stats
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench, Mask, Task, as_mask
+from editor.measure import GRADIENT_COST, Bench, Mask, Task, as_mask
 from editor.records import EditPlan, Head, Metric, Predicted, Scores
 from editor.search import Search, interleave, item_losses
 
@@ -20,7 +20,9 @@ N_BATCHES = 2
 """How often as many more are tried when none of those can be removed."""
 MAX_EVALUATIONS = 160
 """Evaluations of the target, the search's included, beyond which nothing more is tried."""
-MIN_GAIN_NATS = 0.05
+SHARE_A_NAT = 0.1
+"""How many answers (as a share of all) a nat of log-probability counts as, in a loss."""
+MIN_GAIN = 0.01
 """Loss of the target that a further head must add."""
 
 
@@ -47,10 +49,18 @@ class _Judge:
     base: Mapping[str, Scores]
 
     def losses(self, masks: Sequence[Mask]) -> list[float]:
-        """Loss of the target under each mask, in nats an item."""
-        scores = self.bench.scores(self.target, masks)
+        """Loss of the target under each mask: share of answers lost, plus what nats count as.
+
+        Exactness is what will be judged, but says nothing of an answer that is nearly or long gone;
+        log-probability does.
+        """
         base = self.base[self.target.name]
-        return [float(item_losses(base, found).mean()) for found in scores]
+        return [
+            stats.mean(base, "exact")
+            - stats.mean(found, "exact")
+            + SHARE_A_NAT * float(item_losses(base, found).mean())
+            for found in self.bench.scores(self.target, masks)
+        ]
 
     def broken(self, mask: Mask) -> str | None:
         """The first control whose limit the mask breaks, with its figures.
@@ -81,18 +91,23 @@ def choose(
     tasks = [target, *(control.task for control in ordered)]
     base = {task.name: bench.scores(task, [()])[0] for task in tasks}
     judge = _Judge(bench, target, ordered, base)
+
+    def spent() -> int:
+        return bench.evaluations(target.capability.name)
+
     chosen: tuple[Head, ...] = ()  # in the order of choice
     refused: dict[Head, str] = {}
     gains: list[str] = []
     gained: dict[Head, float] = {}
-    while len(chosen) < max_heads:
+    step_cost = N_TRIES + GRADIENT_COST
+    while len(chosen) < max_heads and spent() + step_cost <= MAX_EVALUATIONS:
         # What gained in the last step is likely to gain again.
         before = sorted((h for h, gain in gained.items() if gain > 0), key=lambda h: -gained[h])
         ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
         open_ = [head for head in ranked if head not in refused]
         step = _Step(None, {})
         for start in range(0, N_TRIES * N_BATCHES, N_TRIES):
-            if bench.evaluations(target.capability.name) + N_TRIES > MAX_EVALUATIONS:
+            if spent() + N_TRIES > MAX_EVALUATIONS:
                 break
             step = _step(judge, chosen, open_[start : start + N_TRIES], refused)
             gained |= step.gains
@@ -101,21 +116,28 @@ def choose(
         if step.head is None:
             break
         chosen = (*chosen, step.head)
-        gains.append(f"{step.head} costs the target {gained[step.head]:.2f} nats more")
+        gains.append(f"{step.head} adds {gained[step.head]:.2f} to the target's loss")
     left_out = [f"{head} left out: {why}" for head, why in refused.items()]
     if not chosen:
+        most = max(gained.values(), default=0.0)
         raise CapabilityAbsent(
-            f"no head that {target.name} needs can be removed inside the limits"
-            + "".join(f"; {line}" for line in left_out[:3]),
+            f"no head that {target.name} needs can be removed inside the limits: of "
+            f"{len(gained)} tried the costliest adds {most:.3f} to its loss ({MIN_GAIN} is the "
+            "least that counts)" + "".join(f"; {line}" for line in left_out[:3]),
             "raise a limit with --max-control-drop, or search with more items",
         )
     return EditPlan(
         capability=target.name,
         heads=chosen,
         predicted=_predict(bench, tasks, ordered, base, as_mask(chosen)),
-        evaluations=bench.evaluations(target.capability.name),
+        evaluations=spent(),
         why="; ".join([*gains, *left_out]),
     )
+
+
+def first_candidates(search: Search) -> list[Head]:
+    """The heads that `choose` tries alone."""
+    return search.rank(())[:N_TRIES]
 
 
 class _Step(NamedTuple):
@@ -124,7 +146,7 @@ class _Step(NamedTuple):
     head: Head | None
     """The one to add, or None when none adds anything inside the limits."""
     gains: dict[Head, float]
-    """Loss of the target that each candidate adds, nats an item."""
+    """Loss of the target that each candidate adds."""
 
 
 def _step(
@@ -135,7 +157,7 @@ def _step(
     now, *losses = judge.losses([as_mask(chosen), *masks.values()])
     gains = {head: loss - now for head, loss in zip(tried, losses, strict=True)}
     for head in sorted(tried, key=lambda head: -gains[head]):
-        if gains[head] < MIN_GAIN_NATS:
+        if gains[head] < MIN_GAIN:
             break
         broken = judge.broken(masks[head])
         if broken is None:

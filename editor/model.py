@@ -8,8 +8,8 @@ the logits of zeroing the same slice of the projection's weight.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,8 @@ class MaskableModel:
     def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec) -> None:
         self._model = model
         self._tokenizer = tokenizer
+        context = getattr(model.config, "max_position_embeddings", None)
+        self._context = context if isinstance(context, int) and context > 0 else None
         self._layers: list[tuple[AttentionLayer, torch.nn.Module]] = []
         for at in spec.layers:
             projection = _submodule(model, at.module)
@@ -116,6 +118,9 @@ class MaskableModel:
 
         Returns:
             One list a layer of `ModelSpec.layers`, one sum over the requests a head.
+
+        Raises:
+            ModelError: a derivative is not a number, or a request is longer than the model.
         """
         encoded = sorted(
             (self._encode(index, request) for index, request in enumerate(requests)),
@@ -125,6 +130,7 @@ class MaskableModel:
         for group in _groups(encoded, 1):
             found = self._gradients_of(group, mask)
             total = [before + more for before, more in zip(total, found, strict=True)]
+        _check_finite(torch.cat(total), "the gradient by a head")
         return [one.tolist() for one in total]
 
     @torch.inference_mode()
@@ -168,39 +174,36 @@ class MaskableModel:
         for row, mask in enumerate(masks):
             for head in mask:
                 by_layer[head.layer].append((row, head.head))
-        handles = [
-            projection.register_forward_pre_hook(
-                _Zero(at, by_layer[at.layer], n_masks=len(masks), repeat=repeat)
-            )
+        hooks = [
+            (projection, _Zero(at, by_layer.pop(at.layer), n_masks=len(masks), repeat=repeat))
             for at, projection in self._layers
             if at.layer in by_layer
         ]
-        try:
+        if by_layer:
+            raise ValueError(f"the model has no heads in layer {min(by_layer)}")
+        with _hooked(hooks):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _gradients_of(self, group: Sequence[Encoded], mask: Mask) -> list[Tensor]:
         """`gradients` of one batch; one float32 (n_heads,) a layer."""
         scales = [
             torch.ones(at.n_heads, device=self.device, requires_grad=True) for at, _ in self._layers
         ]
-        handles = [
-            projection.register_forward_pre_hook(_Scale(at, scale))
+        hooks = [
+            (projection, _Scale(at, scale))
             for (at, projection), scale in zip(self._layers, scales, strict=True)
         ]
-        try:
-            ids, rows, positions = self._batch(group, 1)
-            with self.knocked_out([mask], repeat=len(group)), torch.enable_grad():
-                logits = self._logits_at(ids, rows, positions).float()
-                target = ids[rows, positions + 1]
-                picked = logits.gather(1, target[:, None])[:, 0]
-                (picked - logits.logsumexp(dim=1)).sum().backward()
-        finally:
-            for handle in handles:
-                handle.remove()
-        return [torch.zeros(0) if s.grad is None else s.grad.float().cpu() for s in scales]
+        ids, rows, positions = self._batch(group, 1)
+        masked = self.knocked_out([mask], repeat=len(group))
+        with _hooked(hooks), masked, torch.enable_grad():
+            logits = self._logits_at(ids, rows, positions).float()
+            target = ids[rows, positions + 1]
+            picked = logits.gather(1, target[:, None])[:, 0]
+            (picked - logits.logsumexp(dim=1)).sum().backward()
+        return [
+            torch.zeros(at.n_heads) if s.grad is None else s.grad.float().cpu()
+            for s, (at, _) in zip(scales, self._layers, strict=True)
+        ]
 
     @torch.inference_mode()
     def _score_batch(self, group: Sequence[Encoded], masks: Sequence[Mask]) -> list[Likelihood]:
@@ -239,11 +242,8 @@ class MaskableModel:
         def pick(_module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (args[0][rows, positions][None], *args[1:])
 
-        handle = self._model.get_output_embeddings().register_forward_pre_hook(pick)
-        try:
+        with _hooked([(self._model.get_output_embeddings(), pick)]):
             return self._model(input_ids=ids, use_cache=False).logits[0]
-        finally:
-            handle.remove()
 
     def _encode(self, index: int, request: Continuation) -> Encoded:
         prompt = self._prompt_ids(request.prompt)
@@ -253,6 +253,11 @@ class MaskableModel:
         if whole[: len(prompt)] != prompt:  # a token spans the border
             answer = self._tokenizer(request.answer, add_special_tokens=False).input_ids
             whole = prompt + list(answer)
+        if self._context is not None and len(whole) > self._context:
+            raise ModelError(
+                f"request {index} has {len(whole)} tokens, the model takes {self._context}",
+                "choose items that are shorter",
+            )
         return Encoded(index, whole, len(whole) - len(prompt))
 
     def _prompt_ids(self, text: str) -> list[int]:
@@ -260,6 +265,15 @@ class MaskableModel:
         if ids and text and ids[-1] == self._tokenizer.eos_token_id:
             ids.pop()  # some tokenizers close every text
         return ids
+
+
+@contextmanager
+def _hooked(hooks: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Forward pre-hooks on modules that are gone when the block ends, however it ends."""
+    with ExitStack() as stack:
+        for module, hook in hooks:
+            stack.callback(module.register_forward_pre_hook(hook).remove)
+        yield
 
 
 class _Scale:
@@ -375,12 +389,16 @@ def _log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(logprobs).double().cpu(), torch.cat(greedy).cpu()
 
 
-def _by_row(rows: Tensor, logprob: Tensor, greedy: Tensor, *, n_rows: int) -> list[Likelihood]:
-    if not bool(torch.isfinite(logprob).all()):
+def _check_finite(values: Tensor, what: str) -> None:
+    if not bool(torch.isfinite(values).all()):
         raise ModelError(
-            "a log-probability is not a finite number",
+            f"{what} is not a finite number",
             "the model is damaged, or its dtype overflows: try --dtype float32",
         )
+
+
+def _by_row(rows: Tensor, logprob: Tensor, greedy: Tensor, *, n_rows: int) -> list[Likelihood]:
+    _check_finite(logprob, "a log-probability")
     total = torch.zeros(n_rows, dtype=torch.double).index_add_(0, rows, logprob)
     right = torch.zeros(n_rows, dtype=torch.long).index_add_(0, rows, greedy.long())
     count = torch.bincount(rows, minlength=n_rows)

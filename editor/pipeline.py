@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from editor import __version__, tasks
 from editor.architecture import check_heads, read_spec
 from editor.checkpoint import apply_edits, other_weights, staged, verify_edits
-from editor.choose import choose
+from editor.choose import choose, first_candidates
 from editor.errors import ModelError, UsageError
 from editor.plan import compile_edits
 from editor.progress import Progress
@@ -33,7 +33,16 @@ from editor.records import (
     Validation,
 )
 from editor.report import render_card, render_report
-from editor.search import EXPECTED_MASKS, SCAN_VERSION, SEARCHES, costly_heads, find_universal
+from editor.search import (
+    EXPECTED_POOLS,
+    EXPECTED_TRIES,
+    SCAN_VERSION,
+    SEARCHES,
+    costly_heads,
+    find_universal,
+    measure_singles,
+    with_singles,
+)
 from editor.session import Opened, Options, Run, loaded_bench, open_model, started
 from editor.source import Source, default_cache
 from editor.staging import check_output
@@ -163,9 +172,14 @@ def validate(
     manifest = read_manifest(edited)
     recipe = _recipe_of(manifest, base, changes)
     opened = Opened(Source(edited.name, None, edited, ""), read_spec(edited, source=edited.name))
+    there = open_model(recipe.model, options, progress)
+    if there.spec.files != manifest.base_files:
+        raise UsageError(
+            f"{there.source.name} is not the base that {edited} was made from: its weight files "
+            f"have other digests than {MANIFEST} records",
+            f"name the base with --base; it was {manifest.base}",
+        )
     with started(recipe, options, progress) as run:
-        if run.opened.spec.weights_digest() == opened.spec.weights_digest():
-            raise UsageError(f"{edited} and the base {run.name} have the same weights")
         return _validate(run, manifest.heads, opened)
 
 
@@ -177,19 +191,23 @@ def _localize(run: Run) -> Localization:
     known = tasks.known(bench, what.target, settings.search_items, settings.choose_items)
     check_headroom(known.base_exact, what.target, run.name)
     universal = _universal(run)
-    stage(f"search for the heads of {what.target.name}", EXPECTED_MASKS[settings.method])
+    stage(f"search for the heads of {what.target.name}", EXPECTED_POOLS[settings.method])
     excluded = costly_heads(universal, what.limits)
     search = SEARCHES[settings.method](bench, known.searching, heads, excluded, settings.seed)
+    stage("choice under the controls' limits", 2 * EXPECTED_TRIES)
     controls = tasks.choose_controls(what, settings.choose_items)
     plan = choose(bench, known.choosing, controls, search, settings.max_heads)
     say(f"chosen: {', '.join(map(str, plan.heads))}")
+    alone = measure_singles(
+        bench, known.choosing, first_candidates(search), "logprob"
+    )  # the choice measured them: they come from the journal
     record = Localization(
         run=str(run.folder.path),
         heads=plan.heads,
         evaluations=plan.evaluations,
         scan_evaluations=universal.evaluations,
         universal=universal,
-        estimates=search.estimates(),
+        estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
         plan=plan,
     )
     write_atomic(run.folder.path / ESTIMATE, record.model_dump_json(indent=1))
@@ -309,9 +327,9 @@ def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) ->
             "editor.json records no capability: the heads were given by hand",
             "say what to measure with --capability",
         )
-    fields = {**recorded, "model": base or manifest.model}
     given = {key: value for key, value in changes.items() if value is not None}
-    if "capability" in given and given["capability"] != recorded.get("capability"):
-        fields.pop("controls", None)
-        fields.pop("max_control_drop", None)
-    return make_recipe(**{**fields, **given})
+    if given.get("capability", recorded.get("capability")) != recorded.get("capability"):
+        recorded = {}  # the limits of one capability say nothing of another's
+    limits = {**recorded.get("max_control_drop", {}), **given.pop("max_control_drop", {})}
+    fields = {**recorded, **given, "model": base or manifest.model, "max_control_drop": limits}
+    return make_recipe(**fields)

@@ -14,7 +14,7 @@ from editor.layout import digest_file, source_files
 from editor.progress import Progress
 from editor.recipe import Recipe
 from editor.records import FileDigest, Record, Settings
-from editor.search import EXPECTED_MASKS, SCAN_VERSION
+from editor.search import EXPECTED_POOLS, EXPECTED_TRIES, SCAN_VERSION
 from editor.session import Opened, Options, open_model, settle
 from editor.source import ALIASES, PACKAGED, default_cache
 from editor.staging import SPACE_MARGIN_BYTES, check_output
@@ -78,7 +78,7 @@ def preview(recipe: Recipe, output: Path | None, options: Options, progress: Pro
         "not_ready": not_ready,
         "capability": what.target.name,
         "limits": what.limits,
-        "evaluations": EXPECTED_MASKS[recipe.method],
+        "evaluations": EXPECTED_TRIES + EXPECTED_POOLS[recipe.method],
         "scan_texts": len(tasks.scan_texts()),
         "output": None if output is None else str(output),
         **dict.fromkeys(

@@ -272,7 +272,9 @@ class Result(Record):
     ci: tuple[float, float]
     """95 % interval of the change, paired bootstrap over the items."""
     limit: float | None
-    """The worst change allowed, or None where the row is only reported."""
+    """The worst change allowed, in the sign of `change`: a control's `exact` may not fall below it,
+    a text's `nats_per_token` not rise above it, a target's `exact` must fall to it or below.  None
+    where the row is only reported."""
     gate: Gate
     """pass: the whole interval is inside the limit; unsure: the change is, its interval is not;
     fail: the change is outside; floor: the base is too near the floor to tell; info: no limit."""
@@ -302,6 +304,8 @@ class Validation(Record):
     """Base files against edited files."""
 
     results: tuple[Result, ...]
+    items: dict[str, str]
+    """sha256 of each task's items and their order, by the task's name."""
     curve: tuple[CurvePoint, ...]
     curve_task: str
     samples: tuple[Sample, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,22 @@ class Run:
         return self.opened.source.name
 
 
+class Logged:
+    """Passes everything on, and keeps what is said in the run's log."""
+
+    def __init__(self, progress: Progress, folder: RunDir) -> None:
+        self._progress, self._folder = progress, folder
+        self.advance = progress.advance
+
+    def say(self, line: str) -> None:
+        self._folder.log(line)
+        self._progress.say(line)
+
+    def stage(self, title: str, total: int) -> None:
+        self._folder.log(f"== {title}")
+        self._progress.stage(title, total)
+
+
 def open_model(model: str, options: Options, progress: Progress) -> Opened:
     """Resolve a model's name aloud and read what its files say, without loading it.
 
@@ -120,10 +137,15 @@ def started(recipe: Recipe, options: Options, progress: Progress) -> Generator[R
         new_run=options.new_run,
     ) as folder:
         folder.write_config(fingerprint.model_dump(mode="json"))
+        progress = Logged(progress, folder)
         again = " (going on with it)" if folder.resumed else ""
         progress.say(f"run folder {folder.path}{again}")
-        bench = loaded_bench(opened, settings.dtype, folder.journal, options, progress)
-        yield Run(opened, what, settings, folder, bench, options, progress, began)
+        try:
+            bench = loaded_bench(opened, settings.dtype, folder.journal, options, progress)
+            yield Run(opened, what, settings, folder, bench, options, progress, began)
+        except BaseException:
+            folder.log(traceback.format_exc())
+            raise
 
 
 def loaded_bench(

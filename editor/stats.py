@@ -27,7 +27,7 @@ class Change(NamedTuple):
 def values(scores: Scores, metric: Metric) -> tuple[Array, Array]:
     """A metric as per-item numerators and weights: the metric is sum(numerators) / sum(weights).
 
-    `exact` of a text weighs an item by its tokens, `nats_per_token` always does.
+    `nats_per_token` weighs an item by its tokens; the others count every item once.
 
     Returns:
         Two arrays, float64 (n_items,).

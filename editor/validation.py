@@ -251,6 +251,7 @@ def validate_edit(
     accepted, reasons = verdict(results)
     return Validation(
         results=tuple(results),
+        items={row.task.name: row.task.digest() for row in rows},
         curve=k_curve(base, target, spec, plan, seed=seed),
         curve_task=target.name,
         samples=samples(base, edited, [row.task for row in rows]),

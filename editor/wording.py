@@ -212,13 +212,13 @@ def not_shown(manifest: Manifest) -> list[str]:
 
 def commands(manifest: Manifest) -> list[tuple[str, str]]:
     """What to type to check and to repeat the edit: pairs of a purpose and a command."""
-    base = one_line(manifest.base)
-    if manifest.revision and "@" not in base:
+    base = one_line(manifest.model)
+    if manifest.revision and "/" in base and "@" not in base:
         base += f"@{one_line(manifest.revision)}"
     base = shlex.quote(base)
     heads = ",".join(map(str, manifest.heads))
     return [
-        ("Check the files against their receipt and the base", f"editor verify . --base {base}"),
+        ("Measure it again, against the base", f"editor validate . --base {base}"),
         (
             "Write the same files again",
             f"editor bake --model {base} --heads {heads} --output again",

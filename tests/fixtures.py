@@ -178,6 +178,7 @@ def make_validation(*, accepted: bool = True) -> Validation:
             ),
         ),
         masked_vs_baked=0.0,
+        items={},
         accepted=accepted,
         reasons=(
             ("python: the interval reaches past its limit",)

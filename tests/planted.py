@@ -9,7 +9,6 @@ from editor.capabilities.base import AnswerLikelihood, Continuation, Likelihood,
 from editor.measure import Bench, Mask, Task
 from editor.records import Head, Item
 
-
 N_LAYERS, N_HEADS = 10, 8
 HEADS = tuple(Head(layer, head) for layer in range(N_LAYERS) for head in range(N_HEADS))
 Effects = Mapping[str, Mapping[Head, float]]

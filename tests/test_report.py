@@ -307,7 +307,7 @@ def test_card_opens_in_plain_words() -> None:
     for words in ("recall went from 57.5% to 0.8%", "What it cost", "not a guarantee"):
         assert words in first
     assert "`L23H4` `L21H7`" in body
-    assert "editor verify" in body
+    assert "editor validate . --base" in body
     assert body.index("\n---\n") < body.index("# SmolLM2\n")
     assert "somebody/else" not in body and "<b>markup</b>" in body
 

@@ -1,0 +1,215 @@
+"""The bench: every mask measured once, remembered, counted and returned in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from editor.capabilities.base import Continuation, Generation, ItemScore, Outcome
+from editor.measure import GRADIENT_COST, Bench, Mask, Task, as_mask
+from editor.records import Head, Item, Measurement
+from planted import HEADS, Memory, PlantedModel, planted_task
+
+A, B, C = Head(1, 2), Head(4, 0), Head(7, 5)
+EFFECTS = {"recall": {A: 2.0, B: 0.3}, "copying": {C: 1.0}, "english": {A: 0.2}}
+
+
+def make_bench(memory: Memory | None = None) -> tuple[Bench, PlantedModel]:
+    model = PlantedModel(EFFECTS)
+    return Bench(model, Memory() if memory is None else memory), model
+
+
+def test_scores_are_in_the_order_of_masks_and_items() -> None:
+    bench, model = make_bench()
+    task = planted_task("recall", 15)
+    masks: list[Mask] = [(B,), (), (A, B), (A,), (C,)]
+    for mask, scores in zip(masks, bench.scores(task, masks), strict=True):
+        wanted = model.likelihoods([Continuation(i.prompt, i.answer) for i in task.items], [mask])
+        assert scores.logprob == tuple(one.logprob for one in wanted[0])
+        assert scores.exact == tuple(float(one.n_greedy == 1) for one in wanted[0])
+        assert scores.n_tokens == (1,) * 15
+
+
+def test_equal_masks_are_measured_once() -> None:
+    bench, model = make_bench()
+    found = bench.scores(planted_task("recall"), [(A,), (), (A,), (B,), (A,)])
+    assert model.n_calls == 3
+    assert found[0] == found[2] == found[4] != found[3]
+
+
+def test_what_the_journal_holds_is_not_measured_again() -> None:
+    memory = Memory()
+    task, masks = planted_task("recall"), [(), (A,), (B,)]
+    first = make_bench(memory)[0].scores(task, masks)
+    again, model = make_bench(memory)
+    assert again.scores(task, masks) == first
+    assert model.n_calls == 0
+    again.scores(task, [*masks, (C,)])
+    assert model.n_calls == 1
+
+
+def test_other_items_another_order_or_another_task_are_measured_anew() -> None:
+    bench, model = make_bench()
+    task = planted_task("recall")
+    others = [
+        task,
+        replace(task, items=task.items[:-1]),
+        replace(task, items=task.items[::-1]),
+        replace(task, label="recall-transfer"),
+        planted_task("copying"),
+    ]
+    for n, other in enumerate(others, 1):
+        bench.scores(other, [(A,)])
+        assert model.n_calls == n
+    for other in others:
+        bench.scores(other, [(A,)])
+    assert model.n_calls == len(others)
+
+
+def test_an_interrupted_measurement_keeps_what_was_finished() -> None:
+    class Stops(PlantedModel):
+        def likelihoods(self, requests, masks):
+            if self.n_calls:
+                raise KeyboardInterrupt
+            return super().likelihoods(requests, masks)
+
+    memory, task = Memory(), planted_task("recall", 300)
+    masks = [(head,) for head in HEADS[:20]]
+    with pytest.raises(KeyboardInterrupt):
+        Bench(Stops(EFFECTS), memory).scores(task, masks)
+    kept = len(memory.entries)
+    assert 0 < kept < len(masks)
+    bench, model = make_bench(memory)
+    found = bench.scores(task, masks)
+    assert model.n_calls == len(masks) - kept
+    assert found == make_bench()[0].scores(task, masks)
+
+
+def test_journal_lines_are_records() -> None:
+    memory = Memory()
+    bench, _ = make_bench(memory)
+    task = planted_task("recall", 3)
+    (scores,) = bench.scores(task, [(A, B)])
+    (line,) = memory.entries.values()
+    found = Measurement.model_validate_json(line)
+    assert (found.mask, found.task, found.items) == ((A, B), "recall", task.digest())
+    assert found.scores == scores
+
+
+def test_the_listener_hears_of_every_mask() -> None:
+    memory, heard = Memory(), []
+    task, masks = planted_task("recall", 100), [(head,) for head in HEADS[:30]]
+    for _ in range(2):  # measured, then from the journal
+        Bench(PlantedModel(EFFECTS), memory, heard.append).scores(task, masks)
+        assert sum(heard) == len(masks)
+        heard.clear()
+
+
+class TestEvaluations:
+    def test_count_each_set_of_heads_once_and_the_base_never(self) -> None:
+        bench, _ = make_bench()
+        task = planted_task("recall")
+        bench.scores(task, [(), (A,), (A,), (B,)])
+        bench.scores(task, [(A,), (A, B)])
+        assert bench.evaluations("recall") == 3
+
+    def test_count_over_all_item_sets_of_a_capability(self) -> None:
+        bench, _ = make_bench()
+        task = planted_task("recall")
+        other = replace(task, items=task.items[:5], label="recall-transfer")
+        bench.scores(task, [(), (A,)])
+        bench.scores(other, [(), (A,)])
+        bench.scores(planted_task("copying"), [(A,), (B,), (C,)])
+        assert bench.evaluations("recall") == 2
+        assert bench.evaluations("copying") == 3
+        assert bench.evaluations("english") == 0
+
+    def test_count_what_the_journal_spared(self) -> None:
+        memory, task = Memory(), planted_task("recall")
+        for _ in range(2):
+            bench, _ = make_bench(memory)
+            bench.scores(task, [(A,), (B,)])
+            bench.gradients(task, ())
+            assert bench.evaluations("recall") == 2 + GRADIENT_COST
+
+    def test_count_a_gradient_once(self) -> None:
+        bench, _ = make_bench()
+        task = planted_task("recall")
+        for mask in ((), (A,), ()):
+            bench.gradients(task, mask)
+        assert bench.evaluations("recall") == 2 * GRADIENT_COST
+        bench.scores(task, [(A,)])
+        assert bench.evaluations("recall") == 2 * GRADIENT_COST + 1
+
+
+class TestGradients:
+    def test_are_nats_an_item_one_a_head(self) -> None:
+        bench, _ = make_bench()
+        task = planted_task("recall", 70)
+        found = bench.gradients(task, ())
+        assert found.shape == (len(HEADS),) and found.dtype == np.float64
+        assert found[HEADS.index(A)] == pytest.approx(2.0)
+        assert np.count_nonzero(found) == 2
+        assert bench.gradients(task, (A,))[HEADS.index(A)] == 0
+
+    def test_are_remembered(self) -> None:
+        memory, task = Memory(), planted_task("recall")
+        first = make_bench(memory)[0].gradients(task, (A,))
+        bench, model = make_bench(memory)
+        assert (bench.gradients(task, (A,)) == first).all()
+        assert model.n_gradients == 0
+        bench.gradients(task, ())
+        bench.gradients(replace(task, items=task.items[:3]), (A,))
+        assert model.n_gradients == 2
+
+    def test_do_not_pass_for_scores(self) -> None:
+        bench, model = make_bench()
+        task = planted_task("recall")
+        bench.gradients(task, (A,))
+        bench.scores(task, [(A,)])
+        assert (model.n_gradients, model.n_calls) == (1, 1)
+
+
+class Mixed:
+    """A scorer that asks for a text between two likelihoods."""
+
+    def requests(self, item: Item) -> tuple[Continuation | Generation, ...]:
+        generation = Generation(item.prompt, 4)
+        if item.prompt.endswith(("1", "3")):  # not every item asks the same
+            return (generation,)
+        return Continuation(item.prompt, " x"), generation, Continuation(item.prompt, " y")
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        (text,) = [one for one in outcomes if isinstance(one, str)]
+        likely = [one for one in outcomes if not isinstance(one, str)]
+        assert [isinstance(one, str) for one in outcomes] in ([False, True, False], [True])
+        assert f"<script>{item.prompt} " in text
+        return ItemScore(float(text[-1]), sum(one.logprob for one in likely), 1 + len(likely))
+
+
+class TestGeneration:
+    task = Task(replace(planted_task("recall").capability, scorer=Mixed()), ())
+
+    def test_outcomes_go_back_to_their_requests(self) -> None:
+        bench, _ = make_bench()
+        task = replace(self.task, items=planted_task("recall", 5).items)
+        base, masked = bench.scores(task, [(), (A, B)])
+        assert base.exact == (0.0,) * 5 and masked.exact == (2.0,) * 5  # heads that were out
+        assert base.n_tokens == (3, 1, 3, 1, 3)
+        assert [logprob != 0 for logprob in base.logprob] == [True, False, True, False, True]
+        assert masked.logprob[0] < base.logprob[0]
+
+    def test_texts_alone_need_no_likelihoods(self) -> None:
+        bench, model = make_bench()
+        task = replace(self.task, items=planted_task("recall", 4).items[1::2])
+        found = bench.scores(task, [(), (A,)])
+        assert [scores.exact for scores in found] == [(0.0, 0.0), (1.0, 1.0)]
+        assert model.n_calls == 0
+        assert not bench.gradients(task, ()).any()
+
+
+def test_a_set_of_heads_is_written_in_one_order() -> None:
+    assert as_mask([C, A, B]) == as_mask((B, C, A)) == (A, B, C)
