@@ -17,7 +17,9 @@ from editor.search import Search, interleave, item_losses
 N_TRIES = 10
 """Candidates tried for each head at once."""
 N_BATCHES = 2
-"""How often as many more are tried when none of those can be removed."""
+"""How often as many are tried while none of those can be removed."""
+NEARLY_GONE = 0.1
+"""Share of the target's right answers below which one batch of candidates must do."""
 MAX_EVALUATIONS = 160
 """Evaluations of the target, the search's included, beyond which nothing more is tried."""
 SHARE_A_NAT = 0.1
@@ -61,6 +63,11 @@ class _Judge:
             + SHARE_A_NAT * float(item_losses(base, found).mean())
             for found in self.bench.scores(self.target, masks)
         ]
+
+    def exact(self, chosen: Sequence[Head]) -> float:
+        """Share of the target's answers that are right with these heads out."""
+        (found,) = self.bench.scores(self.target, [as_mask(chosen)])
+        return stats.mean(found, "exact")
 
     def broken(self, mask: Mask) -> str | None:
         """The first control whose limit the mask breaks, with its figures.
@@ -106,7 +113,9 @@ def choose(
         ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
         open_ = [head for head in ranked if head not in refused]
         step = _Step(None, {})
-        for start in range(0, N_TRIES * N_BATCHES, N_TRIES):
+        left = judge.exact(chosen)
+        n_batches = 1 if left <= NEARLY_GONE * judge.exact(()) else N_BATCHES
+        for start in range(0, N_TRIES * n_batches, N_TRIES):
             if spent() + N_TRIES > MAX_EVALUATIONS:
                 break
             step = _step(judge, chosen, open_[start : start + N_TRIES], refused)

@@ -215,7 +215,7 @@ def seed(says: str = "0") -> Decorator[Any]:
     return flag("--seed", group="Search", type=int, says=says, help="Seed of every random choice.")
 
 
-def test_items(says: str = "200") -> Decorator[Any]:
+def test_items(says: str = "160") -> Decorator[Any]:
     """How many questions the comparison asks."""
     return flag(
         "--test-items",
@@ -255,7 +255,7 @@ CHOOSE_ITEMS = flag(
     "--choose-items",
     group="Search",
     type=int,
-    says="48",
+    says="40",
     help="Questions for the choice among candidates.",
 )
 DEVICE = flag(

@@ -58,9 +58,9 @@ class Recipe(Record):
     """Seed of every random choice."""
     search_items: _Items = 24
     """Questions a capability for the search."""
-    choose_items: _Items = 48
+    choose_items: _Items = 40
     """Questions a capability for the choice among candidates."""
-    test_items: _Items = 200
+    test_items: _Items = 160
     """Questions a capability for the final comparison."""
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Number type of the computation; auto takes the checkpoint's."""

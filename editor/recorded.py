@@ -7,7 +7,8 @@ A knock-out changes nothing below its first layer.  A scan of single heads thus 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +19,8 @@ _INDEX = re.compile(r"\.\d+\.", re.ASCII)
 
 MIN_MASKS = 6
 """Fewer masks do not repay the recording."""
+MAX_BYTES = 256 << 20
+"""Memory for recordings that later calls may use."""
 MIN_SAVED = 0.25
 """Share of the layers that must be spared on average."""
 
@@ -28,6 +31,11 @@ class RecordedLayers:
     def __init__(self, blocks: Sequence[torch.nn.Module]) -> None:
         self._blocks = blocks
         self._outputs: list[Any] = []
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the outputs take."""
+        return sum(_tensor_bytes(output) for output in self._outputs)
 
     def record(self, forward: Callable[[], object]) -> None:
         """Keep what every layer returns during `forward`."""
@@ -63,8 +71,32 @@ class RecordedLayers:
                 del block.forward  # the class's own shows again
 
 
-def worthwhile(first_layers: Sequence[int], n_layers: int) -> bool:
+class Recordings:
+    """Recorded layers by the batch that they are of; the oldest go when memory is short."""
+
+    def __init__(self, blocks: Sequence[torch.nn.Module]) -> None:
+        self._blocks = blocks
+        self._kept: OrderedDict[Hashable, RecordedLayers] = OrderedDict()
+
+    def peek(self, batch: Hashable) -> RecordedLayers:
+        """What was recorded for a batch, or a recording of nothing."""
+        return self._kept.get(batch) or RecordedLayers(self._blocks)
+
+    def get(self, batch: Hashable, forward: Callable[[], object]) -> RecordedLayers:
+        """What was recorded for a batch, recorded by `forward` when it is not there."""
+        if batch not in self._kept:
+            lower = RecordedLayers(self._blocks)
+            lower.record(forward)
+            self._kept[batch] = lower
+            while sum(one.n_bytes for one in self._kept.values()) > MAX_BYTES:
+                self._kept.popitem(last=False)
+            return lower
+        return self._kept[batch]
+
+
+def worthwhile(first_layers: Iterable[int], n_layers: int) -> bool:
     """Whether recording pays for masks that begin at these layers."""
+    first_layers = list(first_layers)
     saved = sum(first_layers) / max(1, len(first_layers) * n_layers)
     return len(first_layers) >= MIN_MASKS and saved >= MIN_SAVED
 
@@ -81,6 +113,11 @@ def decoder_blocks(model: Any, modules: Sequence[str]) -> list[torch.nn.Module]:
         return []
     found = model.get_submodule(lists.pop())
     return list(found) if isinstance(found, torch.nn.ModuleList) else []
+
+
+def _tensor_bytes(output: Any) -> int:
+    first = output if isinstance(output, Tensor) else output[0]
+    return first.numel() * first.element_size()
 
 
 def _returning(output: Any) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ from editor.recipe import Recipe
 from editor.records import Item, Split
 from editor.validation import Judged
 
-SCAN_PASSAGES = 4
+SCAN_PASSAGES = 3
 """Passages of each text on which every head is tried alone."""
-CONTROL_FACTOR = 2
+CONTROL_FACTOR = 1.5
 """A control of right answers gets more items than the target: small losses must show in it."""
 ITEMS_PER_PASSAGE = 4
 """A passage holds tens of scored tokens, so texts need fewer items than tasks by this factor."""
@@ -107,7 +107,9 @@ def choose_controls(what: Scope, count: int) -> list[Control]:
     """The controls on the choose split."""
     factor = {"task": CONTROL_FACTOR, "text": 1}
     return [
-        Control(Task(one, _take(one, "choose", count * factor[one.kind])), what.limits[one.name])
+        Control(
+            Task(one, _take(one, "choose", int(count * factor[one.kind]))), what.limits[one.name]
+        )
         for one in what.controls
     ]
 

@@ -12,13 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from editor import model as model_module
+from editor import recorded as recorded_module
 from editor.capabilities.base import Continuation, Likelihood
 from editor.checkpoint import apply_edits
 from editor.errors import ModelError
 from editor.measure import Mask
 from editor.model import MaskableModel
 from editor.plan import compile_edits
-from editor.recorded import worthwhile
+from editor.recorded import Recordings, worthwhile
 from editor.records import Head
 from tiny import MASK, N_HEADS, N_LAYERS, open_tiny, save_random, spec_of
 
@@ -78,6 +79,11 @@ def assert_close(found: list[Likelihood], wanted: list[Likelihood], tolerance: f
     for one, other in zip(found, wanted, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=tolerance, rel=1e-6)
         assert one[1:] == other[1:]
+
+
+def forget(model: MaskableModel) -> None:
+    """Drop recorded layers: they would hide what a hook of the test does to the model."""
+    model._recorded = Recordings(model._blocks)
 
 
 def assert_untouched(model: MaskableModel) -> None:
@@ -244,6 +250,7 @@ class TestRecordedLayers:
 
     def test_spares_layers(self, any_model: MaskableModel) -> None:
         """It is not by chance that the above holds: blocks below a mask do not run."""
+        forget(any_model)
         runs: list[int] = []
         first = any_model._blocks[0]
         projection = any_model._layers[0][1]
@@ -254,6 +261,37 @@ class TestRecordedLayers:
             handle.remove()
         assert len(runs) == 1, "only the recording looks into the lowest layer"
         assert "forward" not in vars(first)
+
+    def test_a_later_mask_starts_from_what_the_base_recorded(
+        self, any_model: MaskableModel
+    ) -> None:
+        forget(any_model)
+        wanted = any_model.likelihoods(REQUESTS, [(Head(3, 1),)])
+        any_model.likelihoods(REQUESTS, [()])
+        runs: list[int] = []
+        projection = any_model._layers[0][1]
+        handle = projection.register_forward_pre_hook(lambda *_: runs.append(1))
+        try:
+            again = any_model.likelihoods(REQUESTS, [(Head(3, 1),)])
+        finally:
+            handle.remove()
+        assert not runs
+        assert again == wanted, "the same batch shape gives the same bits"
+
+    def test_recordings_stay_inside_their_memory(
+        self, any_model: MaskableModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forget(any_model)
+        counts = range(1, len(REQUESTS) + 1)
+        for count in counts:
+            any_model.likelihoods(REQUESTS[:count], [()])
+        unlimited = sum(one.n_bytes for one in any_model._recorded._kept.values())
+        forget(any_model)
+        monkeypatch.setattr(recorded_module, "MAX_BYTES", unlimited // 2)
+        for count in counts:
+            any_model.likelihoods(REQUESTS[:count], [()])
+        kept = any_model._recorded._kept.values()
+        assert 0 < sum(one.n_bytes for one in kept) <= unlimited // 2
 
     @pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt])
     @pytest.mark.parametrize("at_call", [1, 2])
@@ -266,6 +304,7 @@ class TestRecordedLayers:
     ) -> None:
         """The first call is the recording, the second the batch with layers replaced."""
         wanted = any_model.likelihoods(REQUESTS, SINGLES)
+        forget(any_model)
         calls: list[int] = []
         output = any_model._model.get_output_embeddings()
 
@@ -293,10 +332,12 @@ class TestGradients:
         wide = torch.ones(at.n_heads * at.head_dim)
         wide[scaled.head * at.head_dim :][: at.head_dim] = factor
         handle = projection.register_forward_pre_hook(lambda _, args: (args[0] * wide, *args[1:]))
+        forget(model)
         try:
             (found,) = model.likelihoods(REQUESTS, [mask])
         finally:
             handle.remove()
+            forget(model)
         return sum(one.logprob for one in found)
 
     @pytest.mark.parametrize("mask", [(), MASK], ids=["base", "masked"])

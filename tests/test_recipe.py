@@ -45,8 +45,8 @@ def test_a_minimal_recipe_has_the_documented_defaults(tmp_path: Path) -> None:
         "method": "adaptive",
         "seed": 0,
         "search_items": 24,
-        "choose_items": 48,
-        "test_items": 200,
+        "choose_items": 40,
+        "test_items": 160,
         "dtype": "auto",
         "output": None,
     }
