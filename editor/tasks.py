@@ -17,6 +17,8 @@ SCAN_PASSAGES = 3
 """Passages of each text on which every head is tried alone."""
 CONTROL_FACTOR = 1.5
 """A control of right answers gets more items than the target: small losses must show in it."""
+TEXT_FACTOR = 2
+"""So does a text: with few passages the error of its cost would hide what it really costs."""
 ITEMS_PER_PASSAGE = 4
 """A passage holds tens of scored tokens, so texts need fewer items than tasks by this factor."""
 CANDIDATES_PER_ITEM = 8
@@ -105,7 +107,7 @@ def known(bench: Bench, capability: Capability, n_search: int, n_choose: int) ->
 
 def choose_controls(what: Scope, count: int) -> list[Control]:
     """The controls on the choose split."""
-    factor = {"task": CONTROL_FACTOR, "text": 1}
+    factor = {"task": CONTROL_FACTOR, "text": TEXT_FACTOR}
     return [
         Control(
             Task(one, _take(one, "choose", int(count * factor[one.kind]))), what.limits[one.name]
