@@ -40,7 +40,7 @@ type: setup
 	$(BIN)/pyright
 
 test-unit: setup
-	$(BIN)/pytest -q -m "not model"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not model"
 
 test-model: setup
 	$(BIN)/pytest -q -m model

@@ -34,10 +34,8 @@ def defaults_of(name: str) -> dict[str, Any]:
 
 def test_importing_is_cheap() -> None:
     program = (
-        "import sys, time; before = set(sys.modules); began = time.perf_counter(); import editor\n"
-        "took = time.perf_counter() - began; new = set(sys.modules) - before\n"
-        "assert not new & {'pydantic', 'numpy', 'click', 'torch', 'editor.api'}, new\n"
-        "assert took < 0.05, took"
+        "import sys; before = set(sys.modules); import editor; new = set(sys.modules) - before\n"
+        "assert not new & {'pydantic', 'numpy', 'click', 'torch', 'editor.api'}, new"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
 

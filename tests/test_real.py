@@ -149,30 +149,31 @@ def test_lm_eval_loads_it_by_its_own_command(removed: Removed, tmp_path: Path) -
     assert json.loads(results.read_text())["results"]["tiny_choice"]["acc,none"] >= 0.5
 
 
-def test_one_seed_gives_one_manifest(tmp_path: Path) -> None:
-    first, second = (
-        remove_into(tmp_path / name / "out", *QUICK, "--runs", str(tmp_path / name), expect=(0, 4))
-        for name in ("a", "b")
-        if not (tmp_path / name).mkdir()
-    )
-    for one in (first, second):
-        assert one.manifest.pop("times")
-    assert first.manifest == second.manifest
-    again = remove_into(
-        tmp_path / "a" / "again", *QUICK, "--runs", str(tmp_path / "a"), expect=(0, 4)
-    )
-    again.manifest.pop("times")
-    assert again.manifest == first.manifest
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Removed:
+    """A removal with few items and heads: enough to compare runs by."""
+    folder = tmp_path_factory.mktemp("quick")
+    return remove_into(folder / "out", *QUICK, expect=(0, 4))
 
 
-def test_validate_repeats_the_table(removed: Removed, tmp_path: Path) -> None:
-    said = run_editor(
-        "validate",
-        str(removed.folder),
-        "--base",
-        "smollm2-135m",
-        "--runs",
-        str(tmp_path),
-        cwd=tmp_path,
-    )
-    assert said["results"] == removed.said["results"]
+def facts(removed: Removed) -> dict[str, Any]:
+    """The manifest without its times."""
+    return {key: value for key, value in removed.manifest.items() if key != "times"}
+
+
+def test_one_seed_gives_one_manifest(quick: Removed, tmp_path: Path) -> None:
+    other = remove_into(tmp_path / "elsewhere", *QUICK, expect=(0, 4))
+    assert facts(other) == facts(quick)
+
+
+def test_a_repeated_command_measures_nothing_again(quick: Removed) -> None:
+    (run,) = (quick.folder.parent / "runs").iterdir()
+    before = {file.name: file.read_bytes() for file in run.glob("*.jsonl")}
+    again = remove_into(quick.folder.parent / "again", *QUICK, expect=(0, 4))
+    assert {file.name: file.read_bytes() for file in run.glob("*.jsonl")} == before
+    assert facts(again) == facts(quick)
+
+
+def test_validate_repeats_the_table(quick: Removed, tmp_path: Path) -> None:
+    command = ("validate", str(quick.folder), "--base", "smollm2-135m")
+    assert run_editor(*command, cwd=tmp_path, expect=(0, 4))["results"] == quick.said["results"]

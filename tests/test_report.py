@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -156,16 +155,14 @@ def test_everything_in_the_report_is_escaped() -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", html)
 
 
-def test_a_large_model_is_still_quick() -> None:
+def test_a_large_model_makes_a_page_of_bounded_size() -> None:
     spec = fixtures.make_spec(80, 64)
-    start = time.perf_counter()
     html = render_report(
         fixtures.make_manifest(),
         fixtures.make_estimates(spec),
         spec,
         fixtures.make_universal(spec),
     )
-    assert time.perf_counter() - start < 10
     assert len(html.encode()) < 2_000_000
     assert html.count("<rect x=") >= 2 * 80 * 64
 
