@@ -6,7 +6,6 @@ remove:    localize -> bake -> validate -> report -> rename
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -36,15 +35,14 @@ from editor.report import render_card, render_report
 from editor.search import (
     EXPECTED_POOLS,
     EXPECTED_TRIES,
-    SCAN_VERSION,
     SEARCHES,
     costly_heads,
     find_universal,
     measure_singles,
     with_singles,
 )
-from editor.session import Opened, Options, Run, loaded_bench, open_model, started
-from editor.source import Source, default_cache
+from editor.session import Opened, Options, Run, loaded_bench, open_model, started, universal_file
+from editor.source import Source
 from editor.staging import check_output
 from editor.store import Journal, write_atomic
 from editor.validation import check_headroom, validate_edit
@@ -216,19 +214,16 @@ def _localize(run: Run) -> Localization:
 
 def _universal(run: Run) -> UniversalHeads:
     """The model's universal heads, from the cache where some run has found them before."""
-    texts = tasks.scan_texts()
-    items = hashlib.sha256("".join(text.digest() for text in texts).encode()).hexdigest()
-    weights = run.opened.spec.weights_digest()
-    name = f"{weights[:16]}-{items[:8]}-{run.settings.dtype}-{SCAN_VERSION}.json"
-    file = (run.options.cache or default_cache()) / "universal" / name
+    texts, checkpoint = tasks.scan_texts(), run.opened.identity
+    file = universal_file(run.opened, run.settings.dtype, run.options.cache)
     if file.exists():
         found = UniversalHeads.model_validate_json(file.read_text(encoding="utf-8"))
         shown = ", ".join(map(str, found.heads))
         run.progress.say(f"universal heads of this model, found before: {shown}")
         return found
-    n_heads = len(run.opened.spec.heads())
-    run.progress.stage("scan for universal heads (once a model)", len(texts) * (n_heads + 1))
-    found = find_universal(run.bench, run.opened.spec, texts)
+    heads = run.opened.spec.heads()
+    run.progress.stage("scan for universal heads (once a model)", len(texts) * (len(heads) + 1))
+    found = find_universal(run.bench, heads, texts, checkpoint)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, found.model_dump_json(indent=1))
     run.progress.say(f"universal heads: {', '.join(map(str, found.heads))}")

@@ -14,8 +14,8 @@ from editor.layout import digest_file, source_files
 from editor.progress import Progress
 from editor.recipe import Recipe
 from editor.records import FileDigest, Record, Settings
-from editor.search import EXPECTED_POOLS, EXPECTED_TRIES, SCAN_VERSION
-from editor.session import Opened, Options, open_model, settle
+from editor.search import EXPECTED_POOLS, EXPECTED_TRIES
+from editor.session import Opened, Options, open_model, settle, universal_file
 from editor.source import ALIASES, PACKAGED, default_cache
 from editor.staging import SPACE_MARGIN_BYTES, check_output
 
@@ -131,9 +131,7 @@ def _unconverted(model: str, here: Path, cache: Path | None) -> Path | None:
 
 def _of_model(opened: Opened, settings: Settings, options: Options) -> dict[str, object]:
     spec = opened.spec
-    # The texts' digest stands between the two parts of the name.
-    known = f"{spec.weights_digest()[:16]}-*-{settings.dtype}-{SCAN_VERSION}.json"
-    scanned = any(((options.cache or default_cache()) / "universal").glob(known))
+    scanned = universal_file(opened, settings.dtype, options.cache).exists()
     stored = sum(file.n_bytes for file in spec.files)
     wide = settings.dtype == "float32" and spec.dtype in ("BF16", "F16")
     return {

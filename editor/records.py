@@ -202,8 +202,8 @@ class Estimate(Record):
 class UniversalHeads(Record):
     """The heads that every text needs: found once a model, kept out of the masks."""
 
-    weights: str
-    """`ModelSpec.weights_digest()` of the model they were found on."""
+    checkpoint: str
+    """`Fingerprint.checkpoint` of the model they were found on."""
     threshold: float
     """Cost in nats a token, on any text control, from which a head counts as universal."""
     evaluations: int
@@ -338,8 +338,8 @@ class Fingerprint(Record):
 
     version: str
     model: str
-    weights: str
-    """`ModelSpec.weights_digest()`"""
+    checkpoint: str
+    """sha256 over the digests of the weights, the config and the tokenizer."""
     settings: Settings
 
 

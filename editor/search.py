@@ -17,7 +17,6 @@ from editor.records import (
     Head,
     HeadEffect,
     Metric,
-    ModelSpec,
     Scores,
     UniversalHeads,
 )
@@ -48,18 +47,21 @@ class Search(Protocol):
         ...
 
 
-def find_universal(bench: Bench, spec: ModelSpec, texts: Sequence[Task]) -> UniversalHeads:
+def find_universal(
+    bench: Bench, heads: Sequence[Head], texts: Sequence[Task], checkpoint: str
+) -> UniversalHeads:
     """Knock out every head alone on every text: what all text needs belongs to no capability.
 
     Args:
+        heads: all heads of the model.
         texts: tasks of text capabilities.
+        checkpoint: identity of the model, for the record.
     """
     began = time.monotonic()
-    heads = spec.heads()
     effects = [measure_singles(bench, text, heads, "nats_per_token") for text in texts]
     costly = {one.head for found in effects for one in found.effects if one.effect > UNIVERSAL_NATS}
     return UniversalHeads(
-        weights=spec.weights_digest(),
+        checkpoint=checkpoint,
         threshold=UNIVERSAL_NATS,
         evaluations=len(heads),
         effects=tuple(effects),

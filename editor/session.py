@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from editor import __version__
 from editor.architecture import read_spec
+from editor.layout import digest_file, source_files
 from editor.measure import Bench, Memory
 from editor.progress import Progress
 from editor.recipe import Recipe
 from editor.records import Fingerprint, ModelSpec, Settings
-from editor.source import Source, resolve
+from editor.search import SCAN_VERSION
+from editor.source import Source, default_cache, resolve
 from editor.store import RunDir
-from editor.tasks import Scope, scope
+from editor.tasks import Scope, scan_texts, scope
 
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
@@ -39,12 +43,26 @@ class Options:
     trust_remote_code: bool = False
 
 
+_DECIDING = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
+"""Suffixes of the files beside the weights that change what a model computes or reads."""
+
+
 @dataclass(frozen=True)
 class Opened:
     """A model that was found and read, not loaded."""
 
     source: Source
     spec: ModelSpec
+
+    @cached_property
+    def identity(self) -> str:
+        """sha256 over the digests of all files that decide what the model says."""
+        folder = self.source.folder
+        weights = {file.name for file in self.spec.files}
+        names = [name for name, _ in source_files(folder) if name.endswith(_DECIDING)]
+        files = [*self.spec.files, *(digest_file(folder, n) for n in names if n not in weights)]
+        text = "\n".join(f"{file.name} {file.sha256}" for file in files)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -94,6 +112,13 @@ def open_model(model: str, options: Options, progress: Progress) -> Opened:
     return Opened(source, read_spec(source.folder, source=source.name, revision=source.revision))
 
 
+def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
+    """Where the universal heads of a model are kept once a scan has found them."""
+    items = hashlib.sha256("".join(text.digest() for text in scan_texts()).encode()).hexdigest()
+    name = f"{opened.identity[:16]}-{items[:8]}-{dtype}-{SCAN_VERSION}.json"
+    return (cache or default_cache()) / "universal" / name
+
+
 def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
     """The recipe with every default filled in."""
     return Settings(
@@ -126,7 +151,7 @@ def started(recipe: Recipe, options: Options, progress: Progress) -> Generator[R
     fingerprint = Fingerprint(
         version=__version__,
         model=opened.source.name,
-        weights=opened.spec.weights_digest(),
+        checkpoint=opened.identity,
         settings=settings,
     )
     with RunDir.open(

@@ -98,7 +98,7 @@ def make_universal(spec: ModelSpec | None = None) -> UniversalHeads:
     strong = dict(zip(UNIVERSAL, (0.12, 0.13, 0.32, 0.25, 0.61, 0.14, 0.11), strict=True))
     spec = spec or make_spec()
     return UniversalHeads(
-        weights=spec.weights_digest(),
+        checkpoint=spec.weights_digest(),
         threshold=0.1,
         evaluations=270,
         effects=tuple(

@@ -17,10 +17,11 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
-from editor import flags, gguf, meters, pipeline, preview, source
+from editor import flags, gguf, meters, pipeline, session, source
 from editor.cli import main
 from editor.console import Console
 from editor.errors import CapabilityAbsent, ModelError
+from editor.progress import Silent
 from editor.recipe import Recipe
 from editor.records import EditPlan, Localization, Removal
 from editor.session import Options
@@ -597,13 +598,11 @@ class TestDryRun:
     def test_a_known_scan_is_not_counted(self) -> None:
         make_model(Path("model"))
         arguments = ("remove", "-c", "recall", "-m", "model", "-o", "out", "--dry-run", "--json")
-        spec = json.loads(run("inspect", "model", "--json").stdout)
-        digest = pipeline.read_spec(Path("model"), source="model").weights_digest()
-        assert spec["source"] == "model"
-        folder = Path("cache/universal")
-        folder.mkdir(parents=True)
-        name = f"{digest[:16]}-01234567-float32-{preview.SCAN_VERSION}.json"
-        (folder / name).write_text("{}")
+        assert json.loads(run(*arguments).stdout)["scan_masks"] > 0
+        opened = session.open_model("model", session.Options(), Silent())
+        file = session.universal_file(opened, "float32", None)
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
         assert json.loads(run(*arguments).stdout)["scan_masks"] == 0
 
 

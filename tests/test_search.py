@@ -137,13 +137,15 @@ class TestUniversal:
     @pytest.fixture
     def found(self) -> UniversalHeads:
         bench = Bench(PlantedModel(self.TEXTS), Memory())
-        return find_universal(bench, SPEC, [planted_task(t, 14, "text") for t in self.TEXTS])
+        return find_universal(
+            bench, HEADS, [planted_task(t, 14, "text") for t in self.TEXTS], "f" * 64
+        )
 
     def test_are_what_any_text_needs(self, found: UniversalHeads) -> None:
         assert found.heads == (A, C)
         assert found.threshold == UNIVERSAL_NATS
         assert found.evaluations == len(HEADS)
-        assert found.weights == SPEC.weights_digest()
+        assert found.checkpoint == "f" * 64
 
     def test_every_head_is_measured_on_every_text(self, found: UniversalHeads) -> None:
         assert [one.task for one in found.effects] == ["english", "python"]
@@ -177,7 +179,7 @@ class TestUniversal:
             )
 
         found = UniversalHeads(
-            weights="w",
+            checkpoint="w",
             threshold=0.1,
             evaluations=2,
             effects=(effects("english", L0H0=0.04, L0H1=0.07), effects("python", L0H0=0.07)),
