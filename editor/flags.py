@@ -246,7 +246,8 @@ METHOD = flag(
     type=click.Choice(["adaptive", "published"]),
     metavar="NAME",
     says="adaptive",
-    help="adaptive: pools that narrow in rounds; published: one design, one Lasso.",
+    help="adaptive: pools of heads, and gradients anew at each choice; published: one design, "
+    "one Lasso.",
 )
 SEARCH_ITEMS = flag(
     "--search-items", group="Search", type=int, says="24", help="Questions for the search."
