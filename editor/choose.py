@@ -20,8 +20,8 @@ N_BATCHES = 2
 """How often as many are tried while none of those can be removed."""
 NEARLY_GONE = 0.1
 """Share of the target's right answers below which one batch of candidates must do."""
-MAX_EVALUATIONS = 160
-"""Evaluations of the target, the search's included, beyond which nothing more is tried."""
+EVALUATIONS_A_HEAD = 18
+"""Evaluations of the target that the choice may take for each head that was asked for."""
 SHARE_A_NAT = 0.1
 """How many answers (as a share of all) a nat of log-probability counts as, in a loss."""
 MIN_GAIN = 0.01
@@ -106,8 +106,8 @@ def choose(
     refused: dict[Head, str] = {}
     gains: list[str] = []
     gained: dict[Head, float] = {}
-    step_cost = N_TRIES + GRADIENT_COST
-    while len(chosen) < max_heads and spent() + step_cost <= MAX_EVALUATIONS:
+    budget = spent() + EVALUATIONS_A_HEAD * max_heads
+    while len(chosen) < max_heads and spent() + N_TRIES + GRADIENT_COST <= budget:
         # What gained in the last step is likely to gain again.
         before = sorted((h for h, gain in gained.items() if gain > 0), key=lambda h: -gained[h])
         ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
@@ -116,7 +116,7 @@ def choose(
         left = judge.exact(chosen)
         n_batches = 1 if left <= NEARLY_GONE * judge.exact(()) else N_BATCHES
         for start in range(0, N_TRIES * n_batches, N_TRIES):
-            if spent() + N_TRIES > MAX_EVALUATIONS:
+            if spent() + N_TRIES > budget:
                 break
             step = _step(judge, chosen, open_[start : start + N_TRIES], refused)
             gained |= step.gains
