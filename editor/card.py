@@ -16,7 +16,7 @@ _FIELDS = ("license", "license_name", "license_link", "language", "library_name"
 _METRIC_TYPES: dict[Metric, str] = {
     "exact": "accuracy",
     "logprob": "answer_logprob",
-    "nats_per_token": "logprob_per_token",
+    "nats_per_token": "loss_nats_per_token",
 }
 
 

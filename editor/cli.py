@@ -253,10 +253,7 @@ def run(
     from editor.recipe import load, override
 
     recipe = load(recipe_file)
-    changes = _recipe_fields(given)
-    if "max_control_drop" in changes:
-        changes["max_control_drop"] = {**recipe.max_control_drop, **changes["max_control_drop"]}
-    recipe = override(recipe, **changes)
+    recipe = override(recipe, **_recipe_fields(given))
     if output is None and recipe.output is None:
         raise UsageError(f"{recipe_file} names no output", "name the folder with --output")
     return _remove(console, recipe, output or Path(recipe.output or ""), dry_run, given)

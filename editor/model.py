@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from editor.capabilities.base import Continuation, Likelihood
-from editor.errors import ModelError
+from editor.errors import ModelError, UsageError
 from editor.recorded import RecordedLayers, Recordings, decoder_blocks, worthwhile
 from editor.records import AttentionLayer, Head, ModelSpec
 
@@ -340,6 +340,13 @@ def load(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     wanted = "auto" if dtype == "auto" else DTYPES[dtype]
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(
+            f"the device {device!r} cannot be used: {_first_line(error)}",
+            "--device takes what this torch has, such as cpu or cuda",
+        ) from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code

@@ -18,15 +18,17 @@ from editor import __version__, tasks
 from editor.architecture import check_heads, read_spec
 from editor.checkpoint import apply_edits, other_weights, staged, verify_edits
 from editor.choose import choose, first_candidates
-from editor.errors import ModelError, UsageError
+from editor.errors import CheckFailed, ModelError, UsageError
+from editor.layout import source_files
 from editor.plan import compile_edits
 from editor.progress import Progress
-from editor.recipe import Recipe, make_recipe
+from editor.recipe import Recipe, refine
 from editor.records import (
     Checkpoint,
     Head,
     Localization,
     Manifest,
+    ModelSpec,
     Removal,
     UniversalHeads,
     Validation,
@@ -43,7 +45,7 @@ from editor.search import (
 )
 from editor.session import Opened, Options, Run, loaded_bench, open_model, started, universal_file
 from editor.source import Source
-from editor.staging import check_output
+from editor.staging import check_output, check_space
 from editor.store import Journal, write_atomic
 from editor.validation import check_headroom, validate_edit
 
@@ -80,6 +82,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
     with started(recipe, options, progress) as run:
         base = run.opened.source.folder
         check_output(output, force=options.force, base=base)
+        check_space(output, sum(n_bytes for _, n_bytes in source_files(base)))
         found = _localize(run)
         localized_s = time.monotonic() - run.began
         with staged(output, force=options.force, base=base) as folder:
@@ -177,8 +180,28 @@ def validate(
             f"have other digests than {MANIFEST} records",
             f"name the base with --base; it was {manifest.base}",
         )
+    _check_recorded(manifest, opened.spec, there.spec)
     with started(recipe, options, progress) as run:
         return _validate(run, manifest.heads, opened)
+
+
+def _check_recorded(manifest: Manifest, edited: ModelSpec, base: ModelSpec) -> None:
+    """That the weights are the recorded ones, and the recorded edits those of the heads.
+
+    Raises:
+        CheckFailed: they are not.
+        ModelError: the base has no such head.
+    """
+    recorded = {file.name: file for file in manifest.files}
+    for file in edited.files:
+        if recorded.get(file.name) != file:
+            raise CheckFailed(
+                f"{file.name} is not the file that {MANIFEST} records: its size or sha256 differs",
+                "the files were changed after the edit; edit the base again",
+            )
+    check_heads(base, manifest.heads)
+    if compile_edits(base, manifest.heads) != manifest.edits:
+        raise CheckFailed(f"the edits in {MANIFEST} are not those of its heads")
 
 
 def _localize(run: Run) -> Localization:
@@ -217,7 +240,12 @@ def _universal(run: Run) -> UniversalHeads:
     texts, checkpoint = tasks.scan_texts(), run.opened.identity
     file = universal_file(run.opened, run.settings.dtype, run.options.cache)
     if file.exists():
-        found = UniversalHeads.model_validate_json(file.read_text(encoding="utf-8"))
+        try:
+            found = UniversalHeads.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise UsageError(
+                f"{file} does not hold the universal heads that it should", "delete it"
+            ) from error
         shown = ", ".join(map(str, found.heads))
         run.progress.say(f"universal heads of this model, found before: {shown}")
         return found
@@ -269,7 +297,8 @@ def _manifest(
         base_files=opened.spec.files,
         heads=tuple(heads),
         edits=checkpoint.edits,
-        files=checkpoint.files,
+        # The base's card is kept below the new one, in another file of that name.
+        files=tuple(file for file in checkpoint.files if file.name != CARD),
         bytes_changed=checkpoint.bytes_changed,
         bytes_total=checkpoint.bytes_total,
         times=times,
@@ -322,9 +351,9 @@ def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) ->
             "editor.json records no capability: the heads were given by hand",
             "say what to measure with --capability",
         )
-    given = {key: value for key, value in changes.items() if value is not None}
-    if given.get("capability", recorded.get("capability")) != recorded.get("capability"):
-        recorded = {}  # the limits of one capability say nothing of another's
-    limits = {**recorded.get("max_control_drop", {}), **given.pop("max_control_drop", {})}
-    fields = {**recorded, **given, "model": base or manifest.model, "max_control_drop": limits}
-    return make_recipe(**fields)
+    if base is None and manifest.model == manifest.base and "/" not in manifest.model:
+        raise UsageError(
+            f"the base was a local folder, of which {MANIFEST} has only the name {manifest.base}",
+            "say where it is with --base",
+        )
+    return refine({**recorded, "model": base or manifest.model}, changes)

@@ -6,6 +6,7 @@ Which capabilities exist is not known here; the names are checked by whoever loa
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, Literal, cast
@@ -21,7 +22,6 @@ MAX_BYTES = 1_000_000
 # Strict, because lax parsing would take `true` for 1 and `"3"` for 3.
 _Text = Annotated[str, Field(strict=True)]
 _Name = Annotated[str, Field(strict=True, min_length=1)]
-_Whole = Annotated[int, Field(strict=True)]
 _Items = Annotated[int, Field(strict=True, gt=0)]
 _Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 _Drop = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
@@ -54,7 +54,7 @@ class Recipe(Record):
     """Share of the base score above the floor that must be gone."""
     method: Literal["adaptive", "published"] = "adaptive"
     """How heads are searched for: knock-outs chosen one after another, or the published design."""
-    seed: _Whole = 0
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
     """Seed of every random choice."""
     search_items: _Items = 24
     """Questions a capability for the search."""
@@ -131,8 +131,31 @@ def override(recipe: Recipe, **changes: object) -> Recipe:
     Raises:
         UsageError: A field is unknown or its new value is wrong.
     """
+    return refine(recipe.model_dump(), changes)
+
+
+def refine(recorded: Mapping[str, Any], changes: Mapping[str, object]) -> Recipe:
+    """A recipe from recorded fields and those given instead; None means not given.
+
+    A given limit without a name replaces all recorded ones, a named one its own.  Limits of
+    controls that are no more are forgotten, and a capability that is now the target is no control.
+
+    Raises:
+        UsageError: A field is unknown, missing or wrong.
+    """
     given = {key: value for key, value in changes.items() if value is not None}
-    return make_recipe(**{**recipe.model_dump(), **given})
+    fields = dict(recorded)
+    limits: dict[str, float] = {**(fields.pop("max_control_drop", None) or {})}
+    target = given.get("capability", fields.get("capability"))
+    controls = [name for name in fields.get("controls") or () if name != target]
+    fields["controls"] = controls or None
+    limits.pop(str(target), None)
+    wanted = cast("dict[str, float]", given.pop("max_control_drop", None) or {})
+    limits = wanted if "default" in wanted else {**limits, **wanted}
+    if "controls" in given:
+        kept = {*cast("Iterable[str]", given["controls"]), *wanted, "default"}
+        limits = {name: limit for name, limit in limits.items() if name in kept}
+    return make_recipe(**{**fields, **given, "max_control_drop": limits})
 
 
 def json_schema() -> dict[str, Any]:

@@ -67,8 +67,17 @@ def check_output(output: Path, *, force: bool, base: Path | None = None) -> None
     Raises:
         UsageError: `output` exists and may not be replaced, or lies in `base` or holds it.
     """
+    output = Path(os.path.abspath(output))
     _check_apart(output, base)
     _check_free(output, force=force)
+    partial = output.with_name(output.name + ".partial")
+    if os.path.lexists(partial):
+        _check_stale(partial)
+    parent = _existing_parent(output.parent)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"cannot write into {parent}", "choose another output folder, or change its permissions"
+        )
 
 
 @contextmanager
@@ -157,6 +166,12 @@ def _claim(partial: Path) -> IO[bytes]:
 
 
 def _remove_stale(partial: Path) -> None:
+    _check_stale(partial)
+    shutil.rmtree(partial)
+
+
+def _check_stale(partial: Path) -> None:
+    """Raise unless `partial` was left by a process of ours that is gone."""
     marker = partial / MARKER
     ours = partial.is_dir() and not partial.is_symlink()
     # A kill between mkdir and the marker leaves an empty folder, which nobody misses.
@@ -173,7 +188,6 @@ def _remove_stale(partial: Path) -> None:
                 raise UsageError(
                     f"another process is writing {partial} just now", "wait for it to end"
                 ) from error
-    shutil.rmtree(partial)
 
 
 def _sync_tree(folder: Path) -> None:

@@ -60,7 +60,8 @@ def check_headroom(exact: Sequence[float], capability: Capability, model: str) -
             f"{model} does not show {capability.name}: exact {score:.3f} on {len(exact)} items, "
             f"floor {floor:.3f}, {(score - floor) / error:.1f} standard errors above it "
             f"({HEADROOM_ERRORS:g} are needed)",
-            "choose a model that has the capability, or a form of it that this model answers",
+            "choose a model that has the capability; with few items, ask more of them "
+            "(--search-items, --choose-items)",
         )
 
 
@@ -136,7 +137,10 @@ def verdict(results: Sequence[Result]) -> tuple[bool, tuple[str, ...]]:
         if row.gate == "fail":
             reasons.append(f"{where} changed by {row.change:+.3f}, the limit is {row.limit:+.3f}")
         elif row.gate == "floor" and row.role == "target":
-            reasons.append(f"{where}: the base {row.base:.3f} is too near the floor to tell")
+            reasons.append(
+                f"{where}: the base {row.base:.3f} is too near the floor to tell "
+                f"from {row.n} items (--test-items asks more)"
+            )
         elif row.gate == "floor":
             reasons.append(f"not tested: {where}, the base {row.base:.3f} is near the floor")
         elif row.gate == "unsure":

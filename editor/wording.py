@@ -21,7 +21,7 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 METRIC_NAMES: dict[Metric, str] = {
     "exact": "right answers",
     "logprob": "log-probability of the answer, nats",
-    "nats_per_token": "log-probability of text, nats a token",
+    "nats_per_token": "loss on text, nats a token",
 }
 GATE_WORDS = {
     "pass": "pass",
@@ -144,7 +144,10 @@ def headline(manifest: Manifest) -> str:
         return f"NOT VALIDATED: {model} with {_heads(manifest)} zeroed to remove {capability}"
     if not manifest.validation.accepted:
         return f"NOT VALIDATED: {model} edited to remove {capability}"
-    return f"{model} with {capability} removed"
+    target = target_result(manifest)
+    lost = 1.0 if target is None or not target.base else -target.change / target.base
+    how = "removed" if lost >= 0.9 else f"reduced by {100 * lost:.0f} %"
+    return f"{model} with {capability} {how}"
 
 
 def removal_text(manifest: Manifest, n_heads: int | None = None) -> str:
@@ -213,12 +216,18 @@ def not_shown(manifest: Manifest) -> list[str]:
 def commands(manifest: Manifest) -> list[tuple[str, str]]:
     """What to type to check and to repeat the edit: pairs of a purpose and a command."""
     base = one_line(manifest.model)
+    if manifest.model == manifest.base and "/" not in base:
+        base = f"PATH/TO/{base}"  # a local folder, of which only the name is recorded
     if manifest.revision and "/" in base and "@" not in base:
         base += f"@{one_line(manifest.revision)}"
     base = shlex.quote(base)
     heads = ",".join(map(str, manifest.heads))
     return [
-        ("Measure it again, against the base", f"editor validate . --base {base}"),
+        (
+            "Measure it again, against the base",
+            f"editor validate . --base {base}"
+            + ("" if manifest.settings else " --capability CAPABILITY"),
+        ),
         (
             "Write the same files again",
             f"editor bake --model {base} --heads {heads} --output again",

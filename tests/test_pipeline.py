@@ -306,7 +306,18 @@ class TestValidate:
         manifest = json.loads(text)
         manifest["heads"] = [str(known.shared_head)]
         (out / "editor.json").write_text(json.dumps(manifest))
-        with pytest.raises(CheckFailed, match=str(known.shared_head)):
+        with pytest.raises(CheckFailed, match="not those of its heads"):
+            validate(out, base, options(tmp_path), QUIET, capability="naming", test_items=20)
+
+    def test_refuses_weights_that_were_changed_after_the_edit(
+        self, known: Wired, tmp_path: Path
+    ) -> None:
+        out, base = tmp_path / "out", str(known.folder)
+        bake(base, sorted(known.target_heads), out, options(tmp_path), QUIET)
+        weights = bytearray((out / "model.safetensors").read_bytes())
+        weights[-1] ^= 1
+        (out / "model.safetensors").write_bytes(weights)
+        with pytest.raises(CheckFailed, match="model.safetensors"):
             validate(out, base, options(tmp_path), QUIET, capability="naming", test_items=20)
 
     def test_refuses_itself_as_the_base(self, known: Wired, tmp_path: Path) -> None:

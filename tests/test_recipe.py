@@ -57,7 +57,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         "\ufeff# a comment\nname: n\ndescription: |\n  two\n  lines\nmodel: org/name@v1\n"
         "capability: recall\ncontrols: [swearing, 'arithmetic']\nmax_heads: 64\n"
         "max_control_drop: {swearing: 0.1, default: 1}\nmin_target_drop: 5e-1\n"
-        "method: published\nseed: -3\nsearch_items: 1\nchoose_items: 2\ntest_items: 3\n"
+        "method: published\nseed: 3\nsearch_items: 1\nchoose_items: 2\ntest_items: 3\n"
         "dtype: float32\noutput: out/edited\n"
     )
     recipe = load(write(tmp_path, text))
@@ -65,7 +65,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert recipe.controls == ("swearing", "arithmetic")
     assert recipe.max_control_drop == {"swearing": 0.1, "default": 1.0}
     assert recipe.min_target_drop == 0.5
-    assert (recipe.seed, recipe.max_heads, recipe.output) == (-3, 64, "out/edited")
+    assert (recipe.seed, recipe.max_heads, recipe.output) == (3, 64, "out/edited")
     assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
 
 
@@ -167,8 +167,25 @@ def test_overrides_are_checked_like_a_file(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
     with pytest.raises(UsageError, match="maxheads: no field"):
         override(recipe, maxheads=1)
-    with pytest.raises(UsageError, match="to be removed"):
-        override(recipe, capability="recall")
+    assert override(recipe, capability="recall").controls is None
+    with pytest.raises(UsageError, match="seed: expected"):
+        override(recipe, seed=-1)
+
+
+def test_given_limits_and_controls_win_over_those_of_the_recipe(tmp_path: Path) -> None:
+    text = MINIMAL + "controls: [recall, english]\nmax_control_drop: {recall: 0.1, english: 0.2}\n"
+    recipe = load(write(tmp_path, text))
+    assert override(recipe, max_control_drop={"default": 0.01}).max_control_drop == {
+        "default": 0.01
+    }
+    assert override(recipe, max_control_drop={"english": 0.3}).max_control_drop == {
+        "recall": 0.1,
+        "english": 0.3,
+    }
+    only = override(recipe, controls=("english",))
+    assert (only.controls, only.max_control_drop) == (("english",), {"english": 0.2})
+    other = override(recipe, capability="recall")
+    assert (other.controls, other.max_control_drop) == (("english",), {"english": 0.2})
 
 
 def test_the_schema_describes_every_field() -> None:
