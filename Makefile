@@ -37,7 +37,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 
 type: setup
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 test-unit: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not model"
