@@ -114,7 +114,8 @@ def choose(
         open_ = [head for head in ranked if head not in refused]
         step = _Step(None, {})
         left = judge.exact(chosen)
-        n_batches = 1 if left <= NEARLY_GONE * judge.exact(()) else N_BATCHES
+        whole = stats.mean(base[target.name], "exact")
+        n_batches = 1 if left <= NEARLY_GONE * whole else N_BATCHES
         for start in range(0, N_TRIES * n_batches, N_TRIES):
             if spent() + N_TRIES > budget:
                 break

@@ -79,10 +79,14 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
     """
     check_output(output, force=options.force)
     began = datetime.now(timezone.utc)
-    with started(recipe, options, progress) as run:
-        base = run.opened.source.folder
+
+    def check(opened: Opened) -> None:
+        base = opened.source.folder
         check_output(output, force=options.force, base=base)
         check_space(output, sum(n_bytes for _, n_bytes in source_files(base)))
+
+    with started(recipe, options, progress, check) as run:
+        base = run.opened.source.folder
         found = _localize(run)
         localized_s = time.monotonic() - run.began
         with staged(output, force=options.force, base=base) as folder:
@@ -173,15 +177,17 @@ def validate(
     manifest = read_manifest(edited)
     recipe = _recipe_of(manifest, base, changes)
     opened = Opened(Source(edited.name, None, edited, ""), read_spec(edited, source=edited.name))
-    there = open_model(recipe.model, options, progress)
-    if there.spec.files != manifest.base_files:
-        raise UsageError(
-            f"{there.source.name} is not the base that {edited} was made from: its weight files "
-            f"have other digests than {MANIFEST} records",
-            f"name the base with --base; it was {manifest.base}",
-        )
-    _check_recorded(manifest, opened.spec, there.spec)
-    with started(recipe, options, progress) as run:
+
+    def check(base: Opened) -> None:
+        if base.spec.files != manifest.base_files:
+            raise UsageError(
+                f"{base.source.name} is not the base that {edited} was made from: its weight "
+                f"files have other digests than {MANIFEST} records",
+                f"name the base with --base; it was {manifest.base}",
+            )
+        _check_recorded(manifest, opened.spec, base.spec)
+
+    with started(recipe, options, progress, check) as run:
         return _validate(run, manifest.heads, opened)
 
 
@@ -297,7 +303,7 @@ def _manifest(
         base_files=opened.spec.files,
         heads=tuple(heads),
         edits=checkpoint.edits,
-        # The base's card is kept below the new one, in another file of that name.
+        # The base's card was copied, but the edit's own card takes its place.
         files=tuple(file for file in checkpoint.files if file.name != CARD),
         bytes_changed=checkpoint.bytes_changed,
         bytes_total=checkpoint.bytes_total,

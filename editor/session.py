@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -137,8 +137,16 @@ def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
 
 
 @contextmanager
-def started(recipe: Recipe, options: Options, progress: Progress) -> Generator[Run]:
+def started(
+    recipe: Recipe,
+    options: Options,
+    progress: Progress,
+    check: Callable[[Opened], None] = lambda opened: None,
+) -> Generator[Run]:
     """Find and load the recipe's model and open the folder of its run.
+
+    Args:
+        check: what must hold of the model's files before anything is loaded or written.
 
     Raises:
         UsageError: the recipe, the model's name or the run folder is wrong.
@@ -147,6 +155,7 @@ def started(recipe: Recipe, options: Options, progress: Progress) -> Generator[R
     began = time.monotonic()
     what = scope(recipe)
     opened = open_model(recipe.model, options, progress)
+    check(opened)
     settings = settle(recipe, what, opened.spec)
     fingerprint = Fingerprint(
         version=__version__,
