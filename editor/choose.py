@@ -10,8 +10,8 @@ import numpy as np
 
 from editor import stats
 from editor.errors import CapabilityAbsent
-from editor.measure import GRADIENT_COST, Bench, Mask, Task, as_mask
-from editor.records import EditPlan, Head, Metric, Predicted, Scores
+from editor.measure import GRADIENT_COST, Bench, Task, as_mask
+from editor.records import EditPlan, Head, Mask, Metric, Predicted, Scores
 from editor.search import Search, interleave, item_losses
 
 N_TRIES = 10

@@ -20,9 +20,8 @@ from editor.capabilities.base import (
     Likelihood,
     Outcome,
 )
-from editor.records import Head, Item, Measurement, Scores
+from editor.records import Head, Item, Mask, Measurement, Scores
 
-Mask = tuple[Head, ...]
 GRADIENT_COST = 3
 """Evaluations that a gradient counts as."""
 CHUNK_REQUESTS = 512

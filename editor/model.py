@@ -19,10 +19,7 @@ from torch import Tensor
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import ModelError, UsageError
 from editor.recorded import RecordedLayers, Recordings, decoder_blocks, worthwhile
-from editor.records import AttentionLayer, Head, ModelSpec
-
-Mask = tuple[Head, ...]
-"""The heads that are knocked out together; () is the model as it is."""
+from editor.records import AttentionLayer, Mask, ModelSpec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 BATCH_TOKENS = 1024

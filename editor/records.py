@@ -47,6 +47,10 @@ class Head(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
 
+Mask = tuple[Head, ...]
+"""The heads that are knocked out together; () is the model as it is."""
+
+
 def _as_head(value: object) -> object:
     return Head.parse(value) if isinstance(value, str) else value
 

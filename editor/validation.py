@@ -10,11 +10,12 @@ import numpy as np
 from editor import stats
 from editor.capabilities import Capability
 from editor.errors import CapabilityAbsent, CheckFailed
-from editor.measure import Bench, Mask, Task, as_mask
+from editor.measure import Bench, Task, as_mask
 from editor.records import (
     CurvePoint,
     Gate,
     Head,
+    Mask,
     Metric,
     ModelSpec,
     Result,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from editor.capabilities import Capability
 from editor.capabilities.base import AnswerLikelihood, Continuation, Likelihood, TextLikelihood
-from editor.measure import Bench, Mask, Task
-from editor.records import Head, Item
+from editor.measure import Bench, Task
+from editor.records import Head, Item, Mask
 
 N_LAYERS, N_HEADS = 10, 8
 HEADS = tuple(Head(layer, head) for layer in range(N_LAYERS) for head in range(N_HEADS))
@@ -90,9 +90,14 @@ def planted_task(name: str, n_items: int = 40, kind: str = "task") -> Task:
         Item(key=f"{name}-{n}", prompt=f"{name} {n}", answer=" x", variant="v")
         for n in range(n_items)
     )
-    capability = Capability(
+    return Task(generated_capability(name, kind, items), items)
+
+
+def generated_capability(name: str, kind: str, items: tuple[Item, ...]) -> Capability:
+    """A capability of the tests: no floor, the usual limit, and the scorer of its kind."""
+    return Capability(
         name=name,
-        summary="planted",
+        summary="generated",
         kind="text" if kind == "text" else "task",
         floor=0.0,
         control_limit=0.05,
@@ -101,7 +106,6 @@ def planted_task(name: str, n_items: int = 40, kind: str = "task") -> Task:
         make_items=lambda: items,
         scorer=TextLikelihood() if kind == "text" else AnswerLikelihood(),
     )
-    return Task(capability, items)
 
 
 def planted_bench(effects: Effects) -> Bench:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from editor.capabilities.base import Continuation, Generation, ItemScore, Outcome
-from editor.measure import GRADIENT_COST, Bench, Mask, Task, as_mask
-from editor.records import Head, Item, Measurement
+from editor.measure import GRADIENT_COST, Bench, Task, as_mask
+from editor.records import Head, Item, Mask, Measurement
 from planted import HEADS, Memory, PlantedModel, planted_task
 
 A, B, C = Head(1, 2), Head(4, 0), Head(7, 5)

@@ -16,11 +16,10 @@ from editor import recorded as recorded_module
 from editor.capabilities.base import Continuation, Likelihood
 from editor.checkpoint import apply_edits
 from editor.errors import ModelError
-from editor.measure import Mask
 from editor.model import MaskableModel
 from editor.plan import compile_edits
 from editor.recorded import Recordings, worthwhile
-from editor.records import Head
+from editor.records import Head, Mask
 from tiny import MASK, N_HEADS, N_LAYERS, open_tiny, save_random, spec_of
 
 MASKS: list[Mask] = [

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench, Mask
-from editor.records import Estimate, Head, HeadEffect, UniversalHeads
+from editor.measure import Bench
+from editor.records import Estimate, Head, HeadEffect, Mask, UniversalHeads
 from editor.search import (
     SEARCHES,
     UNIVERSAL_NATS,

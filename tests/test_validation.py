@@ -10,8 +10,8 @@ import pytest
 
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import CapabilityAbsent, CheckFailed
-from editor.measure import Bench, Mask
-from editor.records import Gate, Head, Result, Scores
+from editor.measure import Bench
+from editor.records import Gate, Head, Mask, Result, Scores
 from editor.validation import (
     Judged,
     check_headroom,

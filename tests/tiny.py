@@ -20,10 +20,10 @@ from transformers import (
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from editor.architecture import read_spec
-from editor.capabilities import AnswerLikelihood, Capability, TextLikelihood
-from editor.measure import Mask
+from editor.capabilities import Capability
 from editor.model import MaskableModel, load
-from editor.records import Head, Item, ModelSpec
+from editor.records import Head, Item, Mask, ModelSpec
+from planted import generated_capability
 
 N_LAYERS, N_HEADS = 4, 4
 MASK: Mask = (Head(1, 2), Head(2, 0), Head(2, 3))
@@ -213,7 +213,7 @@ def _asking(name: str, letter: str) -> Capability:
         )
         for n, key in enumerate(_KEYS[letter])
     )
-    return _capability(name, "task", items)
+    return generated_capability(name, "task", items)
 
 
 def _reading() -> Capability:
@@ -224,18 +224,4 @@ def _reading() -> Capability:
         items.append(
             Item(key=f"t{n}", prompt=words[0], answer=" " + " ".join(words[1:]), variant="text")
         )
-    return _capability("reading", "text", tuple(items))
-
-
-def _capability(name: str, kind: Any, items: tuple[Item, ...]) -> Capability:
-    return Capability(
-        name=name,
-        summary="wired by hand",
-        kind=kind,
-        floor=0.0,
-        control_limit=0.05,
-        source="generated",
-        licence="Apache-2.0",
-        make_items=lambda: items,
-        scorer=TextLikelihood() if kind == "text" else AnswerLikelihood(),
-    )
+    return generated_capability("reading", "text", tuple(items))
