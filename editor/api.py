@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from editor import pipeline
+from editor import baking, pipeline, verification
 from editor.errors import UsageError
 from editor.progress import Progress, Silent
 from editor.recipe import Recipe, make_recipe
-from editor.records import Head, Localization, Manifest, Removal, Validation
+from editor.records import (
+    Difference,
+    Head,
+    Localization,
+    Manifest,
+    Removal,
+    Undone,
+    Validation,
+    Verified,
+)
 from editor.session import Options
 
 # Defaults stand in Recipe and Options only; these two are never run.
@@ -44,6 +53,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
     force: bool = _OPTIONS.force,
+    allow_partial: bool = _OPTIONS.allow_partial,
     trust_remote_code: bool = _OPTIONS.trust_remote_code,
     progress: Progress | None = None,
 ) -> Removal:
@@ -69,6 +79,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         new_run: start afresh instead of going on with a run of the same settings.
         offline: open no socket.
         force: replace an output folder that the editor wrote.
+        allow_partial: go on with a model of which only some layers have heads to zero.
         trust_remote_code: run Python code that comes with the model.
         progress: hears of stages and finished masks; by default nobody does.
 
@@ -102,6 +113,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         force=force,
         new_run=new_run,
         offline=offline,
+        allow_partial=allow_partial,
         trust_remote_code=trust_remote_code,
     )
     return pipeline.remove(recipe, Path(output), options, progress or Silent())
@@ -124,6 +136,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
+    allow_partial: bool = _OPTIONS.allow_partial,
     trust_remote_code: bool = _OPTIONS.trust_remote_code,
     progress: Progress | None = None,
 ) -> Localization:
@@ -149,19 +162,23 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         device=device,
         new_run=new_run,
         offline=offline,
+        allow_partial=allow_partial,
         trust_remote_code=trust_remote_code,
     )
     return pipeline.localize(recipe, options, progress or Silent())
 
 
-def bake(
+def bake(  # noqa: PLR0913  the flags of the command, one by one
     *,
     model: str | Path,
     heads: str | Sequence[str | Head],
     output: str | Path,
+    form: baking.Format = "auto",
+    link: bool = _OPTIONS.link,
     cache: str | Path | None = _OPTIONS.cache,
     offline: bool = _OPTIONS.offline,
     force: bool = _OPTIONS.force,
+    allow_partial: bool = _OPTIONS.allow_partial,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write a checkpoint with these heads zeroed; nothing is loaded and nothing measured.
@@ -169,10 +186,14 @@ def bake(
     Args:
         model: an alias, a Hub id with an optional @revision, a folder, or a .gguf file.
         heads: `L16H21` or `Head(16, 21)` each, or one text with commas.
-        output: folder for the new checkpoint.
+        output: folder for the new checkpoint; the removed bytes go to `<output>.restore.zip`.
+        form: `gguf` edits a GGUF file as it is, `safetensors` what it is multiplied out to; `auto`
+            edits a .gguf file as it is.
+        link: make weight files without edits hard links to the model's.
         cache: folder for conversions.
         offline: open no socket.
         force: replace an output folder that the editor wrote.
+        allow_partial: go on with a model of which only some layers have heads to zero.
         progress: hears what is done; by default nobody does.
 
     Raises:
@@ -180,8 +201,123 @@ def bake(
         ModelError: the model cannot be used or has no such head.
         CheckFailed: the written files are not what was declared.
     """
-    options = Options(cache=_path(cache), offline=offline, force=force)
-    return pipeline.bake(str(model), read_heads(heads), Path(output), options, progress or Silent())
+    options = Options(
+        cache=_path(cache), offline=offline, force=force, link=link, allow_partial=allow_partial
+    )
+    progress, chosen = progress or Silent(), read_heads(heads)
+    return baking.bake(str(model), chosen, Path(output), options, progress, form=form).manifest
+
+
+def verify(
+    *,
+    output: str | Path,
+    base: str | Path | None = None,
+    public_key: str | Path | None = None,
+    cache: str | Path | None = _OPTIONS.cache,
+    offline: bool = _OPTIONS.offline,
+    progress: Progress | None = None,
+) -> Verified:
+    """Check that an edited folder is what its editor.json says.
+
+    Args:
+        output: a folder that `remove` or `bake` wrote.
+        base: the model it was made from: every byte is compared with it.
+        public_key: a PEM file with which the folder's signature is checked.
+        cache: folder for conversions.
+        offline: open no socket.
+        progress: hears what is done; by default nobody does.
+
+    Raises:
+        CheckFailed: at the first difference.
+        ModelError: the folder or the base cannot be read.
+    """
+    return verification.verify(
+        Path(output),
+        None if base is None else str(base),
+        Options(cache=_path(cache), offline=offline),
+        progress or Silent(),
+        public_key=_path(public_key),
+    )
+
+
+def verify_derivative(
+    *,
+    derived: str | Path,
+    heads: str | Sequence[str | Head] | None = None,
+    manifest: str | Path | None = None,
+    base: str | Path | None = None,
+    cache: str | Path | None = _OPTIONS.cache,
+    offline: bool = _OPTIONS.offline,
+    progress: Progress | None = None,
+) -> Verified:
+    """Check the heads in files that another program made from edited ones.
+
+    Args:
+        derived: a folder or GGUF file: requantized, converted, resharded.
+        heads: heads that should be zero; by default those of `manifest`.
+        manifest: an editor.json; by default the one beside the derived weights.
+        base: the model that was edited: tensors of one form are compared.
+        cache: folder for conversions.
+        offline: open no socket.
+        progress: hears what is done; by default nobody does.
+
+    Raises:
+        UsageError: no heads are named.
+        CheckFailed: a head is not zero, or a comparable tensor is not as in the base.
+        ModelError: a file cannot be read, or the model has no such head.
+    """
+    path = Path(derived)
+    wanted = (
+        verification.recorded_heads(path, _path(manifest)) if heads is None else read_heads(heads)
+    )
+    return verification.verify_derivative(
+        path,
+        wanted,
+        None if base is None else str(base),
+        Options(cache=_path(cache), offline=offline),
+        progress or Silent(),
+    )
+
+
+def undo(
+    *,
+    edited: str | Path,
+    output: str | Path,
+    restore: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Undone:
+    """Write the model that an edited folder was made from, bit for bit.
+
+    Args:
+        edited: a folder that `remove` or `bake` wrote.
+        output: folder for the base.
+        restore: the restore patch; by default `<edited>.restore.zip`.
+        progress: hears what is done; by default nobody does.
+
+    Raises:
+        UsageError: the output may not be written.
+        ModelError: the patch is missing or damaged.
+        CheckFailed: the files are not those that the edit wrote.
+    """
+    return verification.undo(Path(edited), Path(output), _path(restore), progress or Silent())
+
+
+def diff(
+    *,
+    a: str | Path,
+    b: str | Path,
+    cache: str | Path | None = _OPTIONS.cache,
+    offline: bool = _OPTIONS.offline,
+    progress: Progress | None = None,
+) -> Difference:
+    """What differs between two checkpoints, by tensor and by head.
+
+    Raises:
+        UsageError: a name is unknown.
+        ModelError: one of them cannot be read.
+    """
+    options = Options(cache=_path(cache), offline=offline)
+    return verification.diff(str(a), str(b), options, progress or Silent())
 
 
 def validate(  # noqa: PLR0913  the flags of the command, one by one
@@ -200,6 +336,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
+    allow_partial: bool = _OPTIONS.allow_partial,
     trust_remote_code: bool = _OPTIONS.trust_remote_code,
     progress: Progress | None = None,
 ) -> Validation:
@@ -221,6 +358,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         cache: see `remove`.
         new_run: see `remove`.
         offline: see `remove`.
+        allow_partial: see `remove`.
         trust_remote_code: see `remove`.
         progress: see `remove`.
 
@@ -235,6 +373,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         device=device,
         new_run=new_run,
         offline=offline,
+        allow_partial=allow_partial,
         trust_remote_code=trust_remote_code,
     )
     return pipeline.validate(

@@ -8,59 +8,33 @@ against its type, a sane range and the tensors' shapes.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NoReturn
 
+from editor.coverage import grouped, layers_text, ranges
 from editor.errors import ModelError, nearest
-from editor.families import FAMILIES, QUANTIZED_SUFFIXES, Family
-from editor.layout import CONFIG, digest_file, read_headers, read_small
-from editor.records import AttentionLayer, Head, ModelSpec
-from editor.safetensors_header import TensorEntry, parse_json, shown
+from editor.families import FAMILIES
+from editor.family import Family
+from editor.layout import CONFIG, read_headers, read_tensor
+from editor.model_config import Config, read_config
+from editor.projections import (
+    MAX_LAYERS,
+    Model,
+    Place,
+    Tensors,
+    places_of,
+    shared_blocks,
+    sorted_out,
+)
+from editor.quantization import quantized, storage
+from editor.records import AttentionLayer, FileSize, Head, ModelSpec
+from editor.safetensors_header import TensorEntry, shown
+from editor.stored_shape import logical_shape
+from editor.unsupported import REFUSED
 
-MAX_CONFIG_BYTES = 16 << 20
-MAX_LAYERS = 4096
-MAX_HEADS = 65_536
+MAX_HEADS = 4096
 MAX_SIZE = 1 << 24
-FLOAT_DTYPES = ("F64", "F32", "F16", "BF16")
-
-_LAYER = r"(0|[1-9][0-9]{0,5})"
-
-
-class _Config(NamedTuple):
-    """config.json with the questions one may ask of it."""
-
-    path: Path
-    fields: Mapping[str, object]
-
-    def fail(self, field: str, expected: str, hint: str = "") -> NoReturn:
-        found = shown(self.fields[field]) if field in self.fields else "nothing"
-        raise ModelError(
-            f"{self.path}: {field} should be {expected}, found {found}",
-            hint or "config.json does not fit the weights or is damaged: download it again",
-        )
-
-    def number(self, names: tuple[str, ...], limit: int) -> int:
-        """The whole number in 1..limit that all of `names` that are there agree on."""
-        there = [name for name in names if self.fields.get(name) is not None]
-        if not there:
-            self.fail(names[0], f"a whole number from 1 to {limit}")
-        for name in there:
-            value = self.fields[name]
-            # bool is an int to Python.
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not 1 <= cast("int", value) <= limit:
-                self.fail(name, f"a whole number from 1 to {limit}")
-            if value != self.fields[there[0]]:
-                self.fail(name, f"equal to {there[0]} ({shown(self.fields[there[0]])})")
-        return cast("int", self.fields[there[0]])
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.fields.get(name, default)
-        if not isinstance(value, bool):
-            self.fail(name, "true or false")
-        return value
 
 
 def read_spec(folder: Path, *, source: str, revision: str | None = None) -> ModelSpec:
@@ -72,40 +46,44 @@ def read_spec(folder: Path, *, source: str, revision: str | None = None) -> Mode
         revision: The commit of the source, where it has one.
 
     Returns:
-        The spec, with the sha256 of every weight file (all their bytes are read for it).
+        The spec; of the weight files only the headers are read.
 
     Raises:
         ModelError: The checkpoint is missing, damaged, quantized or of a family that is not
             supported, or config.json and the tensors contradict one another.
     """
     headers = read_headers(folder)
-    config = _read_config(folder / CONFIG)
-    family = _family(config)
+    outer = read_config(folder / CONFIG)
+    model_type, family = _family(outer)
+    config = _language_part(outer, family)
+    _check_flags(outer, config, family)
     tensors = {
         name: (file, entry)
         for file, header in headers.items()
         for name, entry in header.tensors.items()
     }
-    n_layers = config.number(family.n_layers, MAX_LAYERS)
-    found = _projections(folder, family, tensors)
-    layers = tuple(
-        _layer(folder, config, family, layer=at, name=found[at], where=tensors[found[at]])
-        for at in sorted(found)
-        if at < n_layers
-    )
+    model = _model(folder, outer, config, family)
+    places = places_of(model, tensors)
+    found, uncovered = sorted_out(model, places, tensors)
+    layers = tuple(_layer(model, at, found[at], tensors) for at in sorted(found))
     if not layers:
-        _no_layers(folder, family, tensors)
+        _no_layers(model, tensors, uncovered if places else {})
+    tied = (outer if outer.has("tie_word_embeddings") else config).flag(
+        "tie_word_embeddings", family.tied
+    )
     return ModelSpec(
         source=source,
         revision=revision,
-        model_type=cast("str", config.fields["model_type"]),
-        dtype=_one_dtype(folder, [tensors[at.tensor][1].dtype for at in layers]),
+        model_type=model_type,
+        dtype=", ".join(sorted({tensors[at.tensor][1].dtype for at in layers})),
         hidden_size=config.number(family.hidden_size, MAX_SIZE),
         n_kv_heads=_n_kv_heads(config, family, layers[0].n_heads),
-        tied=config.flag("tie_word_embeddings", family.tied) or family.output not in tensors,
+        tied=tied or not any(name in tensors for name in family.output),
         layers=layers,
-        files=tuple(digest_file(folder, name) for name in headers),
-        not_covered=_not_covered(config, family, found, n_layers),
+        files=tuple(FileSize(name=name, n_bytes=at.file_bytes) for name, at in headers.items()),
+        not_covered=grouped(uncovered),
+        notes=(*_notes(model, places, found, tensors), *([family.note] if family.note else [])),
+        n_layers=model.n_layers * model.n_parts,
     )
 
 
@@ -122,7 +100,7 @@ def check_heads(spec: ModelSpec, heads: Iterable[Head]) -> None:
             continue
         numbers = sorted(by_layer)
         if at is None:
-            fault = f"attention layers are {_ranges(numbers)}"
+            fault = f"attention layers are {ranges(numbers)}"
         else:
             fault = f"layer {head.layer} has heads 0 to {at.n_heads - 1}"
         layers = sorted(numbers, key=lambda n: (abs(n - head.layer), n))[: 1 if at else 2]
@@ -133,187 +111,198 @@ def check_heads(spec: ModelSpec, heads: Iterable[Head]) -> None:
         )
 
 
-def _read_config(path: Path) -> _Config:
-    fields = parse_json(read_small(path, MAX_CONFIG_BYTES), path, what="config.json")
-    config = _Config(path, fields)
-    for field in ("quantization_config", "compression_config"):
-        value = fields.get(field)
-        if value is not None:
-            name: object = None
-            if isinstance(value, dict):
-                name = cast("dict[str, object]", value).get("quant_method")
-            raise ModelError(
-                f"{path}: the model is quantized ({field}: {shown(name or 'of no name')}), "
-                "which is not supported yet",
-                "take the unquantized model, edit it, and quantize the result",
-            )
-    if fields.get("transformers_weights") is not None:
-        config.fail(
-            "transformers_weights",
-            "absent, for it makes transformers load other weights than the folder's",
-            "remove the field, if the folder's safetensors are the model",
-        )
-    return config
-
-
-def _family(config: _Config) -> Family:
+def _family(config: Config) -> tuple[str, Family]:
     model_type = config.fields.get("model_type")
     if not isinstance(model_type, str):
         config.fail("model_type", "a string")
+    _check_not_refused(config, model_type)
     family = FAMILIES.get(model_type)
     if family is None:
         raise ModelError(
             f"{config.path}: model_type {shown(model_type)} is not supported yet",
             nearest(model_type[:80], FAMILIES),
         )
-    return family
+    return model_type, family
 
 
-def _patterns(family: Family, suffix: str) -> re.Pattern[str]:
-    name = re.escape(family.module.removeprefix(family.optional)).replace(r"\{\}", _LAYER)
-    prefix = f"(?:{re.escape(family.optional)})?"
-    return re.compile(f"{prefix}{name}{suffix}", re.ASCII)
-
-
-def _projections(
-    folder: Path, family: Family, tensors: Mapping[str, tuple[str, TensorEntry]]
-) -> dict[int, str]:
-    """Name of the projection's tensor by layer: the number comes from the name, never the order."""
-    pattern = _patterns(family, re.escape(".weight"))
-    found: dict[int, str] = {}
-    for name in tensors:
-        match = pattern.fullmatch(name)
-        if match is None:
-            continue
-        layer = int(match[1])
-        if layer in found:
-            raise ModelError(
-                f"{folder}: layer {layer} has two output projections, {found[layer]} and {name}",
-                "the checkpoint was put together wrongly: download it again",
-            )
-        found[layer] = name
-        for suffix, quantization in QUANTIZED_SUFFIXES.items():
-            if name.removesuffix(".weight") + suffix in tensors:
-                _quantized(folder, name, quantization)
-    return found
-
-
-def _layer(
-    folder: Path,
-    config: _Config,
-    family: Family,
-    *,
-    layer: int,
-    name: str,
-    where: tuple[str, TensorEntry],
-) -> AttentionLayer:
-    file, entry = where
-    if entry.dtype not in FLOAT_DTYPES:
-        _quantized(folder / file, name, entry.dtype)
-    hidden = config.number(family.hidden_size, MAX_SIZE)
-    n_heads = config.number(family.n_heads, MAX_HEADS)
-    if len(entry.shape) != 2 or entry.shape[1 - family.axis] != hidden:
-        expected = f"[{hidden}, heads]" if family.axis == 1 else f"[heads, {hidden}]"
+def _check_not_refused(config: Config, model_type: str) -> None:
+    if model_type in REFUSED:
         raise ModelError(
-            f"{folder / file}: tensor {name} should have the shape {expected} by "
-            f"{'/'.join(family.hidden_size)} of config.json, found {list(entry.shape)}",
+            f"{config.path}: a model of type {model_type} cannot be edited: {REFUSED[model_type]}",
+            "choose a model with attention heads of its own",
+        )
+
+
+def _language_part(outer: Config, family: Family) -> Config:
+    defaults = dict(family.defaults)
+    if not family.text:
+        return outer._replace(fields={**defaults, **outer.fields})
+    config = outer.inner("text_config", defaults)
+    if isinstance(inner := config.fields.get("model_type"), str):
+        _check_not_refused(config, inner)  # some models take any language model as their part
+    return config
+
+
+def _check_flags(outer: Config, config: Config, family: Family) -> None:
+    for at in (outer, config) if family.text else (config,):
+        if not at.flag("is_causal", True):
+            at.fail("is_causal", "true", "a model whose attention looks ahead cannot be edited")
+    inner = FAMILIES.get(str(config.fields.get("model_type")), family)
+    for flag in dict.fromkeys((*family.flags, *inner.flags)):
+        value = config.fields.get(flag.field, flag.default)
+        # 1 == True and 0 == False to Python, but not to transformers' checks of types.
+        if not any(type(value) is type(one) and value == one for one in flag.allowed):
+            expected = " or ".join(shown(one) for one in flag.allowed)
+            config.fail(flag.field, f"{expected} ({flag.reason})", "choose another model")
+
+
+def _model(folder: Path, outer: Config, config: Config, family: Family) -> Model:
+    names = family.n_layers
+    if family.n_layers_else is not None and not any(config.has(name) for name in names):
+        names = (family.n_layers_else,)
+    kinds = config.kinds(None) if family.listed else ()
+    if kinds:
+        if len(kinds) > MAX_LAYERS:
+            config.fail("layers_block_type", f"at most {MAX_LAYERS} layers long")
+        if config.has(names[0]) and config.number(names, MAX_LAYERS) != len(kinds):
+            config.fail(names[0], f"{len(kinds)}, the number of layers that are listed")
+        return Model(folder, outer, config, family, len(kinds), kinds)
+    n_layers = config.number(names, MAX_LAYERS)
+    return Model(folder, outer, config, family, n_layers, config.kinds(n_layers))
+
+
+def _layer(model: Model, number: int, stem: str, tensors: Tensors) -> AttentionLayer:
+    config, family = model.config, model.family
+    stored = storage(_quantization(model), stem, tensors, model.outer.path)
+    file = tensors[stored.tensor][0]
+
+    def read(name: str) -> tuple[TensorEntry, bytes]:
+        where, entry = tensors[name]
+        return entry, read_tensor(model.folder / where, name, entry)
+
+    shape = logical_shape(stored, tensors, read, model.folder)
+    axis = 1 if stored.linear else family.axis
+    hidden = config.number(family.hidden_size, MAX_SIZE)
+    if shape[1 - axis] != hidden:
+        expected = f"[{hidden}, heads]" if axis == 1 else f"[heads, {hidden}]"
+        raise ModelError(
+            f"{model.folder / file}: tensor {stored.tensor} should have the shape {expected} by "
+            f"{'/'.join(family.hidden_size)} of config.json, found {list(shape)}",
             "config.json does not fit the weights: download both again",
         )
-    width = entry.shape[family.axis]
+    field, n_heads = _n_heads(model, number)
+    width = shape[axis]
+    why = f"tensor {stored.tensor} is {width} wide"
     if width < n_heads or width % n_heads:
-        config.fail(family.n_heads[0], f"a divisor of {width}, the width of tensor {name}")
-    head_dim = width // n_heads
-    if config.fields.get("head_dim") is not None:
-        stated = config.number(("head_dim",), MAX_SIZE)
-        if stated != head_dim:
-            config.fail(
-                "head_dim", f"{head_dim}, as tensor {name} is {width} wide for {n_heads} heads"
-            )
+        config.fail(field, f"a divisor of {width}, as {why}")
+    _check_head_dim(model, number, width // n_heads, f"{why} for {n_heads} heads")
     return AttentionLayer(
-        layer=layer,
-        module=family.module.format(layer),
-        tensor=name,
+        layer=number,
+        module=model.named(family.module, number),
+        tensor=stored.tensor,
         file=file,
         n_heads=n_heads,
-        head_dim=head_dim,
-        axis=family.axis,
+        head_dim=width // n_heads,
+        axis=axis,
+        code=stored.code,
     )
 
 
-def _one_dtype(folder: Path, dtypes: list[str]) -> str:
-    names = sorted(set(dtypes))
-    if len(names) > 1:
-        raise ModelError(
-            f"{folder}: the output projections should have one dtype, found {', '.join(names)}",
-            "save the model in one dtype",
-        )
-    return names[0]
+def _quantization(model: Model) -> Mapping[str, object]:
+    """The config that says how weights are stored: the model's, or its language part's own."""
+    inner = quantized(model.config.fields) and not quantized(model.outer.fields)
+    return model.config.fields if inner else model.outer.fields
 
 
-def _n_kv_heads(config: _Config, family: Family, n_heads: int) -> int:
+def _n_heads(model: Model, number: int) -> tuple[str, int]:
+    """How many heads a layer has, and the field that says so."""
+    config, family = model.config, model.family
+    own = config.of_layer(number)
+    if own is not None and any(own.has(name) for name in family.n_heads):
+        return family.n_heads[0], own.number(family.n_heads, MAX_HEADS)
+    field = family.heads_by_layer
+    if field is not None and config.has(field):
+        return field, config.numbers(field, n=model.n_layers, limit=MAX_HEADS)[number]
+    n_heads = config.number(family.n_heads, MAX_HEADS)
+    field = family.sliding_heads
+    if field is None or config.has("per_layer_config"):
+        return family.n_heads[0], n_heads
+    sliding = config.number((field,), MAX_HEADS)
+    if not model.kind(number) and sliding != n_heads:
+        config.fail("layer_types", f"a list of what each of {model.n_layers} layers is")
+    if "sliding" in model.kind(number):
+        return field, sliding
+    return family.n_heads[0], n_heads
+
+
+def _check_head_dim(model: Model, number: int, head_dim: int, why: str) -> None:
+    own = model.config.of_layer(number)
+    for config in (own, model.config):
+        names = [name for name in model.family.head_dim if config is not None and config.has(name)]
+        if config is None or not names:
+            continue
+        if head_dim not in [config.number((name,), MAX_SIZE) for name in names]:
+            config.fail(names[0], f"{head_dim}, as {why}")
+        return
+
+
+def _n_kv_heads(config: Config, family: Family, n_heads: int) -> int:
     field, n_kv_heads = family.n_kv_heads, n_heads
-    grouped = config.flag("new_decoder_architecture", False)
-    if family.multi_query is not None and not grouped:
+    grouped_ = config.flag("new_decoder_architecture", False)
+    if family.multi_query is not None and not grouped_:
         return 1 if config.flag("multi_query", family.multi_query) else n_heads
-    if field is not None and (family.kv_required or config.fields.get(field) is not None):
+    if field is not None and (family.kv_required or config.has(field)):
         n_kv_heads = config.number((field,), MAX_HEADS)
-        if n_heads % n_kv_heads:
+        simple = family.sliding_heads is None and family.heads_by_layer is None
+        if simple and n_heads % n_kv_heads:
             config.fail(field, f"a divisor of the {n_heads} heads")
     return n_kv_heads
 
 
-def _not_covered(
-    config: _Config, family: Family, found: Mapping[int, str], n_layers: int
-) -> tuple[str, ...]:
-    kinds = config.fields.get("layer_types")
-    kind_of = cast("list[object]", kinds) if isinstance(kinds, list) else []
-    tensor = family.module + ".weight"
-    notes: list[str] = []
-    for layer in sorted(set(range(n_layers)) - set(found)):
-        kind = f" (layer_types: {shown(kind_of[layer])})" if layer < len(kind_of) else ""
-        notes.append(f"layer {layer}{kind}: the files hold no {tensor.format(layer)}")
-    beyond = sorted(layer for layer in found if layer >= n_layers)
+def _notes(
+    model: Model, places: list[Place], found: Mapping[int, str], tensors: Tensors
+) -> Iterator[str]:
+    beyond = sorted({at.layer for at in places if at.layer >= model.n_layers})
     if beyond:
-        notes.append(
-            f"layers {_ranges(beyond)}: in the files, but config.json counts {n_layers} layers, "
+        yield (
+            f"{layers_text(beyond)}: in the files, but config.json counts {model.n_layers} layers, "
             "so the model does not load them"
         )
-    return tuple(notes)
+    served = shared_blocks(model, found)
+    for source in found:
+        users = [layer for layer in served if served[layer] == source]
+        if len(users) > 1:
+            yield f"layer {source}: saved once, serves {layers_text(users)}"
+    if model.family.text:
+        yield from _not_language(found, tensors)
 
 
-def _no_layers(
-    folder: Path, family: Family, tensors: Mapping[str, tuple[str, TensorEntry]]
-) -> NoReturn:
-    for suffix, quantization in QUANTIZED_SUFFIXES.items():
-        pattern = _patterns(family, re.escape(suffix))
-        name = next((name for name in tensors if pattern.fullmatch(name)), None)
-        if name is not None:
-            _quantized(folder, name, quantization)
+def _not_language(found: Mapping[int, str], tensors: Tensors) -> Iterator[str]:
+    """The parts of a model with attention that is not the language model's."""
+    first = next(iter(found.values()), "")
+    language = first[: first.find(".layers.") + 1]
+    others = {
+        ".".join(name.split(".")[: 2 if name.startswith("model.") else 1])
+        for name in tensors
+        if "attn" in name or "attention" in name
+        if not name.startswith(language)
+    }
+    for part in sorted(others):
+        yield f"{part}: has attention that is not the language model's, and stays as it is"
+
+
+def _no_layers(model: Model, tensors: Tensors, uncovered: Mapping[int, str]) -> NoReturn:
+    if uncovered:
+        raise ModelError(
+            f"{model.folder}: no layer has heads that can be zeroed; {grouped(uncovered)[0]}",
+            "choose a model with attention heads",
+        )
     example = next(iter(tensors), None)
     raise ModelError(
-        f"{folder}: expected tensors named {family.module.format('N')}.weight, found none "
-        f"among {len(tensors)}, such as {shown(example)}",
+        f"{model.folder}: expected tensors named {model.family.module.format('N', part='P')}"
+        f".weight, found none among {len(tensors)}, such as {shown(example)}",
         "the files belong to another model than config.json says, or to an adapter",
     )
-
-
-def _quantized(path: Path, name: str, quantization: str) -> NoReturn:
-    raise ModelError(
-        f"{path}: tensor {name} is quantized ({quantization}), which is not supported yet; "
-        f"expected one of {', '.join(FLOAT_DTYPES)}",
-        "take the unquantized model, edit it, and quantize the result",
-    )
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Sorted numbers as text: 0-3, 7, 9-10."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def _head_ranges(spec: ModelSpec) -> str:
@@ -321,6 +310,6 @@ def _head_ranges(spec: ModelSpec) -> str:
     for at in spec.layers:
         by_count.setdefault(at.n_heads, []).append(at.layer)
     return "; ".join(
-        f"layers {_ranges(layers)} have heads 0-{n_heads - 1}"
+        f"layers {ranges(layers)} have heads 0-{n_heads - 1}"
         for n_heads, layers in by_count.items()
     )

@@ -87,7 +87,8 @@ def front_matter(manifest: Manifest, base_fields: dict[str, Any]) -> dict[str, A
     if is_hub_id(base):
         front["base_model"] = base
         front["base_model_relation"] = "finetune"
-    front |= {"library_name": "transformers"} | fields
+    is_gguf = manifest.base_files[0].name.endswith(".gguf")
+    front |= {"library_name": "gguf" if is_gguf else "transformers"} | fields
     front["tags"] = ["capability-editor", "capability-removal"]
     results = wording.ordered(manifest.validation.results) if manifest.validation else []
     if results:

@@ -1,4 +1,4 @@
-"""Safetensors checkpoints on disk: write edited copies, and prove what they are.
+"""Checkpoints on disk: write edited copies, and prove what they are.
 
     base --apply_edits--> folder: the same files, with the declared slices zero
          --verify_edits-> the same claim, read again from both folders
@@ -9,318 +9,336 @@ stays byte for byte; no tensor is ever held in memory whole.
 
 from __future__ import annotations
 
+import errno
 import hashlib
-from collections.abc import Mapping, Sequence
-from io import FileIO
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple, Protocol
 
-from editor.errors import CheckFailed, ModelError
-from editor.layout import (
-    CHUNK_BYTES,
-    digest_file,
-    locate_tensors,
-    other_weights,
-    read_headers,
-    reading,
-    source_files,
-    weight_files,
-)
-from editor.records import Checkpoint, FileDigest, TensorEdit
-from editor.safetensors_header import (
-    DTYPE_BITS,
-    Header,
-    TensorEntry,
-    read_header,
-    shown,
-)
+import numpy as np
+
+from editor.errors import CheckFailed, ModelError, UsageError
+from editor.layout import other_weights, reading
+from editor.parallel import side_by_side
+from editor.patching import Bytes, Digests, Patch, Piece, copy_patched, digests, walk
+from editor.records import Checkpoint, FileDigest, Rows, TensorEdit, Written
+from editor.restore import RestoreWriter
+from editor.safetensors_header import shown
 from editor.staging import check_space, staged, writing
+from editor.weights import Weights, by_tensor, is_gguf, nonzero, open_weights, patches
 
-__all__ = [
-    "apply_edits",
-    "locate_tensors",
-    "other_weights",
-    "read_header",
-    "read_headers",
-    "staged",
-    "verify_edits",
-    "weight_files",
-]
-
-ZERO_IS_ZERO_BITS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I8"})
-"""Types whose number zero is all-zero bits."""
+__all__ = ["apply_edits", "check_written", "other_weights", "staged", "verify_edits"]
 
 
-class _Stripes(NamedTuple):
-    """`n` byte ranges [first + i * stride, first + i * stride + length) of one file."""
-
-    first: int
-    stride: int
-    n: int
-    length: int
-
-
-def apply_edits(base: Path, folder: Path, edits: Sequence[TensorEdit]) -> Checkpoint:
+def apply_edits(
+    base: Path,
+    folder: Path,
+    edits: Sequence[TensorEdit],
+    *,
+    link: Callable[[str], FileDigest] | None = None,
+    restore: RestoreWriter | None = None,
+) -> Checkpoint:
     """Copy a checkpoint, with the slices that `edits` name set to zero.
 
-    Files with edits are read, patched, hashed and written in one pass.
+    Every file is read, patched, hashed and written in one pass.
 
     Args:
-        base: The checkpoint; it is only read.
+        base: The checkpoint, a folder of safetensors or a GGUF file; it is only read.
         folder: An existing folder for the copy, such as `staged` yields.
         edits: Slices to zero; they may overlap.
+        link: Make weight files without edits hard links to the base's instead of copies, and take
+            their size and sha256 from this.
+        restore: Takes the bytes that are removed.
 
     Returns:
-        Digests of every file written, and how many bytes took another value.
+        Digests of every file, and how many bytes took another value.
 
     Raises:
-        ModelError: The base is damaged, or an edit does not fit it.
+        ModelError: The base is damaged, changes meanwhile, or an edit does not fit it.
+        UsageError: A link is not possible.
         EditorError: The disk is full; see `writing`.
     """
-    headers = read_headers(base)
-    by_file = _group(base, headers, edits)
-    files = source_files(base)
+    weights = open_weights(base)
+    edited = {weights.tensors[tensor].file for tensor in by_tensor(weights, edits)}
+    removed = 0
+    for name in edited:  # whatever does not fit is said before anything is written
+        for _, patch in patches(weights, name, edits):
+            removed += patch.n_rows * sum(b - a for a, b in patch.columns())
+    files = weights.all_files()
+    linked = _linkable(weights, edited) if link is not None else ()
     with writing(folder):
-        check_space(folder, sum(n_bytes for _, n_bytes in files))
-    digests: list[FileDigest] = []
-    changed: list[FileDigest] = []
-    bytes_changed = 0
-    for name, n_bytes in files:
-        stripes = [_stripes(headers[name].tensors[e.tensor], e) for e in by_file.get(name, ())]
-        digest, n_changed = _copy(base, folder, name, n_bytes=n_bytes, stripes=stripes)
-        digests.append(digest)
-        bytes_changed += n_changed
-        if n_changed:
-            changed.append(digest)
+        copied_bytes = sum(size for name, size in files if name not in linked)
+        check_space(folder, copied_bytes + (removed if restore is not None else 0))
+
+    def write(name: str, keep_on: Callable[[], None]) -> _Copied:
+        if link is not None and name in linked:
+            _link(weights.folder, folder, name)
+            return _Copied(link(name), link(name), (), 0)
+        mine = edits if name in edited else ()
+        stream = restore.removed(name) if restore is not None and mine else None
+        return _copy(weights, folder, _Ranges(name, stream, keep_on), mine)
+
+    with writing(folder):
+        copied = side_by_side(write, [name for name, _ in files])
+    if open_weights(base) != weights:
+        # As long as before, but with its tensors at other places than were zeroed.
+        raise ModelError(
+            f"{base}: its weights changed while they were read",
+            "make sure that nothing writes to the model's folder, and try again",
+        )
     return Checkpoint(
-        files=tuple(digests),
-        changed=tuple(changed),
+        base_files=tuple(at.before for at in copied if at.before.name in weights.files),
+        files=tuple(at.after for at in copied),
         edits=tuple(edits),
-        bytes_changed=bytes_changed,
-        bytes_total=sum(header.file_bytes for header in headers.values()),
+        written=tuple(one for at in copied for one in at.written),
+        linked=linked,
+        bytes_changed=sum(at.n_changed for at in copied),
+        bytes_total=sum(weights.files.values()),
     )
 
 
-def verify_edits(base: Path, folder: Path, checkpoint: Checkpoint) -> None:
-    """Read base and copy again, and check every byte of what `checkpoint` says.
+def check_written(base: Path, folder: Path, checkpoint: Checkpoint) -> None:
+    """Read back what `apply_edits` wrote: headers, sizes, and every slice that should be zero.
 
-    Works from the tensors' shapes row by row, not from the byte ranges that `apply_edits` wrote.
+    Costs the edited tensors' bytes only.  `verify_edits` compares everything.
+
+    Raises:
+        CheckFailed: The copy is damaged, has other tensors, or a slice is not zero.
+    """
+    weights, copy = open_weights(base), _open_copy(base, folder)
+    if (copy.tensors, copy.metadata, copy.files) != (
+        weights.tensors,
+        weights.metadata,
+        weights.files,
+    ):
+        raise CheckFailed(f"{folder}: its weight files are not those of the base")
+    check_zero(copy, checkpoint.edits)
+
+
+def check_zero(weights: Weights, edits: Sequence[TensorEdit]) -> None:
+    """Require that every slice is zero when it is multiplied out.
+
+    Raises:
+        CheckFailed: For the first value that is not.
+        ModelError: An edit does not fit the checkpoint.
+    """
+    for tensor, group in by_tensor(weights, edits).items():
+        place = nonzero(weights, tensor, group)
+        if place is not None:
+            raise CheckFailed(
+                f"{weights.folder / weights.tensors[tensor].file}: tensor {shown(tensor)}, output "
+                f"{place[0]}, input {place[1]}: should be zero"
+            )
+
+
+def verify_edits(
+    base: Path, folder: Path, edits: Sequence[TensorEdit], replaced: Collection[str] = ()
+) -> Checkpoint:
+    """Derive the edit anew from the base, and compare every byte of the copy with it.
+
+    Args:
+        base: The checkpoint that the copy was made from.
+        folder: The folder of the copy; files in it that the base has not are not looked at.
+        edits: The slices that should be zero.
+        replaced: Files beside the weights that the copy has its own of.
+
+    Returns:
+        What `apply_edits` would: the digests of all files, as the base and the copy have them.
 
     Raises:
         CheckFailed: At the first difference: a byte changed outside of the edits, one inside is
-            not zero, a file is missing, a digest or the count of changed bytes is another.
+            not zero, or a file is missing.
         ModelError: The base is damaged, or an edit does not fit it.
     """
-    headers = read_headers(base)
-    by_file = _group(base, headers, checkpoint.edits)
-    recorded = {digest.name: digest for digest in checkpoint.files}
-    unlisted = sorted(set(headers) - set(recorded))
-    if unlisted:
-        raise CheckFailed(f"the weight file {unlisted[0]} is not among the checkpoint's files")
-    known = {name for name, _ in source_files(base)}
-    n_changed, changed = 0, set[str]()
-    for name, digest in recorded.items():
-        if name not in known or not (folder / name).is_file():
-            where = folder if name in known else base
-            raise CheckFailed(f"{shown(name)} is missing from {where}")
-        header = headers.get(name)
-        n_here = _compare(base / name, folder / name, header, by_file.get(name, ()))
-        n_changed += n_here
-        changed |= {name} if n_here else set()
-        if digest_file(folder, name) != digest:
-            raise CheckFailed(f"{folder / name}: size or sha256 is not the recorded one")
-    if changed != {digest.name for digest in checkpoint.changed}:
-        raise CheckFailed(f"{folder}: the files that differ from the base are {sorted(changed)}")
-    if n_changed != checkpoint.bytes_changed:
-        raise CheckFailed(
-            f"{folder}: {n_changed} bytes differ from the base, recorded are "
-            f"{checkpoint.bytes_changed}"
+    weights = open_weights(base)
+    edited = {weights.tensors[tensor].file for tensor in by_tensor(weights, edits)}
+
+    def compare(name: str, keep_on: Callable[[], None]) -> _Copied:
+        mine = edits if name in edited else ()
+        return _compare(weights, folder, _Ranges(name, None, keep_on), mine)
+
+    names = [name for name, _ in weights.all_files()]
+    compared = side_by_side(
+        compare, [name for name in names if name in weights.files or name not in replaced]
+    )
+    copy = _open_copy(base, folder)
+    if copy.tensors != weights.tensors:
+        # A second set of weights beside the verified one is what a loader might take instead.
+        raise CheckFailed(f"{folder}: its weight files are not those of the base")
+    check_zero(copy, edits)
+    return Checkpoint(
+        base_files=tuple(at.before for at in compared if at.before.name in weights.files),
+        files=tuple(at.after for at in compared),
+        edits=tuple(edits),
+        written=tuple(one for at in compared for one in at.written),
+        linked=(),
+        bytes_changed=sum(at.n_changed for at in compared),
+        bytes_total=sum(weights.files.values()),
+    )
+
+
+class _Copied(NamedTuple):
+    """One file of the base and its copy."""
+
+    before: FileDigest
+    after: FileDigest
+    written: tuple[Written, ...]
+    n_changed: int
+
+
+def _copied(name: str, found: Digests, written: tuple[Written, ...]) -> _Copied:
+    before = FileDigest(name=name, n_bytes=found.n_bytes, sha256=found.before)
+    after = FileDigest(name=name, n_bytes=found.n_bytes, sha256=found.after)
+    return _Copied(before, after, written, found.n_changed)
+
+
+def _copy(weights: Weights, folder: Path, record: _Ranges, edits: Sequence[TensorEdit]) -> _Copied:
+    name = record.file
+    source, target = weights.folder / name, folder / name
+    with reading(source):
+        source.open("rb").close()
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        named = record.watch(patches(weights, name, edits))
+        found = copy_patched(source, target, named, record.see)
+    return _copied(name, found, record.written())
+
+
+def _compare(
+    weights: Weights, folder: Path, record: _Ranges, edits: Sequence[TensorEdit]
+) -> _Copied:
+    name = record.file
+    source, copy = weights.folder / name, folder / name
+    if not copy.is_file():
+        raise CheckFailed(f"{shown(name)} is missing from {folder}")
+    with reading(source), copy.open("rb", buffering=0) as file:
+
+        def same(piece: Piece) -> None:
+            record.see(piece)
+            expected = piece.new
+            found = _read_exactly(file.read, expected.size)
+            if len(found) != expected.size or not np.array_equal(
+                expected, np.frombuffer(found, np.uint8)
+            ):
+                raise _difference(weights, copy, piece, found)
+
+        found = digests(walk(source, record.watch(patches(weights, name, edits))), same)
+        if file.read(1):
+            raise CheckFailed(f"{copy}: is longer than the base's {found.n_bytes} bytes")
+    return _copied(name, found, record.written())
+
+
+def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size and (piece := read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _difference(weights: Weights, copy: Path, piece: Piece, found: bytes) -> CheckFailed:
+    here = np.frombuffer(found, np.uint8)
+    n = min(here.size, piece.new.size)
+    differ = np.flatnonzero(here[:n] != piece.new[:n])
+    at = int(differ[0]) if differ.size else n
+    offset = piece.offset + at
+    inside = (
+        f"tensor {shown(name)}, "
+        for name, (file, entry) in weights.tensors.items()
+        if file == copy.name and entry.start <= offset < entry.stop
+    )
+    why = "the file ends" if at == here.size else "not as in the base, and no edit declares it"
+    if piece.patch is not None and at < here.size:
+        column = (offset - piece.patch.start) % piece.patch.row_bytes
+        if piece.patch.mask[column]:
+            why = "should be zero"
+    return CheckFailed(f"{copy}: {next(inside, '')}byte {offset}: {why}")
+
+
+class _Sha(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+class _Ranges:
+    """Notes what the patches of one file reach, and keeps what they remove."""
+
+    def __init__(self, file: str, stream: IO[bytes] | None, keep_on: Callable[[], None]) -> None:
+        self.file, self._stream, self._keep_on = file, stream, keep_on
+        self._tensors: dict[str, tuple[list[Rows], _Sha, _Sha]] = {}
+        self._current = ""
+
+    def watch(self, named: Iterator[tuple[str, Patch]]) -> Iterator[Patch]:
+        """Pass patches on, and remember whose turn it is."""
+        for tensor, patch in named:
+            self._current = tensor
+            rows, _, _ = self._tensors.setdefault(tensor, ([], hashlib.sha256(), hashlib.sha256()))
+            rows.append(
+                Rows(
+                    start=patch.start,
+                    row_bytes=patch.row_bytes,
+                    n_rows=patch.n_rows,
+                    columns=patch.columns(),
+                )
+            )
+            yield patch
+
+    def see(self, piece: Piece) -> None:
+        """Hash and keep the bytes of one piece that a patch reaches."""
+        self._keep_on()
+        if piece.patch is None:
+            return
+        old, new = (
+            _columns(np.reshape(data, (-1, piece.patch.row_bytes)), piece.patch.columns())
+            for data in (piece.old, piece.new)
         )
-    _check_no_other_weights(headers, folder)
+        _, before, after = self._tensors[self._current]
+        before.update(old)
+        after.update(new)
+        if self._stream is not None:
+            self._stream.write(old)
+
+    def written(self) -> tuple[Written, ...]:
+        """One record a tensor."""
+        return tuple(
+            Written(
+                tensor=tensor,
+                file=self.file,
+                rows=tuple(rows),
+                sha256_before=before.hexdigest(),
+                sha256_after=after.hexdigest(),
+            )
+            for tensor, (rows, before, after) in self._tensors.items()
+        )
 
 
-def _check_no_other_weights(headers: Mapping[str, Header], folder: Path) -> None:
-    # A second set of weights beside the verified one is what a loader might take instead.
+def _columns(rows: Bytes, ranges: Sequence[tuple[int, int]]) -> bytes:
+    """The bytes of some columns, row by row."""
+    parts = [rows[:, a:b] for a, b in ranges]
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)).tobytes()
+
+
+def _linkable(weights: Weights, edited: set[str]) -> tuple[str, ...]:
+    # A link through a symlink would be one to a cache's blob, which many models may share.
+    names = (name for name in weights.files if name not in edited)
+    return tuple(name for name in names if not (weights.folder / name).is_symlink())
+
+
+def _link(base: Path, folder: Path, name: str) -> None:
     try:
-        found = read_headers(folder)
+        os.link(base / name, folder / name)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            raise
+        raise UsageError(
+            f"{folder.parent} cannot hold a hard link to {base / name}: {error.strerror}",
+            "leave out --link, or choose an output on the file system of the model",
+        ) from error
+
+
+def _open_copy(base: Path, folder: Path) -> Weights:
+    try:
+        return open_weights(folder / base.name if is_gguf(base) else folder)
     except ModelError as error:
         raise CheckFailed(f"the edited checkpoint is damaged: {error.message}") from error
-    if found != headers:
-        raise CheckFailed(f"{folder}: its weight files are not those of the base")
-
-
-def _group(
-    base: Path, headers: Mapping[str, Header], edits: Sequence[TensorEdit]
-) -> dict[str, list[TensorEdit]]:
-    by_file: dict[str, list[TensorEdit]] = {}
-    for edit in edits:
-        header = headers.get(edit.file)
-        entry = header.tensors.get(edit.tensor) if header else None
-        if entry is None:
-            raise ModelError(
-                f"{base}: the edit names tensor {shown(edit.tensor)} in {shown(edit.file)}, "
-                "which the checkpoint does not have",
-                "the edit was made for another model",
-            )
-        _check_fits(base / edit.file, entry, edit)
-        by_file.setdefault(edit.file, []).append(edit)
-    return by_file
-
-
-def _check_fits(path: Path, entry: TensorEntry, edit: TensorEdit) -> None:
-    if entry.dtype not in ZERO_IS_ZERO_BITS:
-        raise ModelError(
-            f"{path}: tensor {shown(edit.tensor)} has dtype {entry.dtype}, whose zero is not known",
-            f"types that can be edited: {', '.join(sorted(ZERO_IS_ZERO_BITS))}",
-        )
-    if len(entry.shape) != 2:
-        raise ModelError(
-            f"{path}: tensor {shown(edit.tensor)} should be a matrix, found {list(entry.shape)}",
-            "the edit was made for another model",
-        )
-    size = entry.shape[edit.axis]
-    if not 0 <= edit.start < edit.stop <= size:
-        raise ModelError(
-            f"{path}: tensor {shown(edit.tensor)} has {size} entries along axis {edit.axis}, "
-            f"the edit asks for [{edit.start}, {edit.stop})",
-            "the edit was made for another model",
-        )
-
-
-def _stripes(entry: TensorEntry, edit: TensorEdit) -> _Stripes:
-    n_rows, n_columns = entry.shape
-    itemsize = DTYPE_BITS[entry.dtype] // 8
-    row = n_columns * itemsize
-    if edit.axis == 0:
-        length = (edit.stop - edit.start) * row
-        return _Stripes(entry.start + edit.start * row, max(length, 1), 1, length)
-    length = (edit.stop - edit.start) * itemsize
-    return _Stripes(entry.start + edit.start * itemsize, row, n_rows, length)
-
-
-def _copy(
-    base: Path, folder: Path, name: str, *, n_bytes: int, stripes: Sequence[_Stripes]
-) -> tuple[FileDigest, int]:
-    """Copy one file through one buffer; returns its digest and how many bytes were changed."""
-    sha, offset, n_changed = hashlib.sha256(), 0, 0
-    buffer = bytearray(CHUNK_BYTES)
-    view = memoryview(buffer)
-    with reading(base / name):
-        source = (base / name).open("rb", buffering=0)
-    with source, writing(folder / name):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        # "x": what is already there was not ours to write, and is never followed as a link.
-        with (folder / name).open("xb", buffering=0) as target:
-            while size := _fill(source, buffer, base / name):
-                n_changed += sum(_zero(buffer, offset, size, stripe) for stripe in stripes)
-                sha.update(view[:size])
-                _write_all(target, view[:size])
-                offset += size
-    if offset != n_bytes:
-        raise ModelError(
-            f"{base / name}: changed while it was copied: expected {n_bytes} bytes, found {offset}",
-            "make sure that nothing writes to the model's folder, and try again",
-        )
-    return FileDigest(name=name, n_bytes=offset, sha256=sha.hexdigest()), n_changed
-
-
-def _fill(source: FileIO, buffer: bytearray, path: Path) -> int:
-    with reading(path):
-        return source.readinto(buffer)
-
-
-def _write_all(target: FileIO, view: memoryview) -> None:
-    # An unbuffered write may be short: on a disk that is about to be full, for one.
-    while view:
-        view = view[target.write(view) :]
-
-
-def _zero(buffer: bytearray, offset: int, size: int, stripe: _Stripes) -> int:
-    """Zero the part of `stripe` that lies in buffer[:size], which begins at file byte `offset`.
-
-    Returns the number of bytes that were not zero before.
-    """
-    first, stride, n, length = stripe
-    # The ranges i that end after the buffer's beginning and begin before its end.
-    low = max(0, (offset - first - length) // stride + 1)
-    high = min(n, -((first - offset - size) // stride))
-    n_changed = 0
-    for start in range(first + low * stride - offset, first + high * stride - offset, stride):
-        begin, end = max(start, 0), min(start + length, size)
-        n_changed += end - begin - buffer.count(0, begin, end)
-        buffer[begin:end] = bytes(end - begin)
-    return n_changed
-
-
-class _Pair(NamedTuple):
-    """A file of the base and its copy, both read from the same offset on."""
-
-    base: BinaryIO
-    copy: BinaryIO
-    path: Path
-    header: Header | None
-
-    def differs(self, offset: int, why: str) -> CheckFailed:
-        tensors = self.header.tensors.items() if self.header else ()
-        inside = (name for name, at in tensors if at.start <= offset < at.stop)
-        tensor = next((f"tensor {shown(name)}, " for name in inside), "")
-        return CheckFailed(f"{self.path}: {tensor}byte {offset}: {why}")
-
-
-def _compare(base: Path, copy: Path, header: Header | None, edits: Sequence[TensorEdit]) -> int:
-    """Compare one file with its base; returns how many bytes differ, all of them declared."""
-    by_tensor: dict[str, list[TensorEdit]] = {}
-    for edit in edits:
-        by_tensor.setdefault(edit.tensor, []).append(edit)
-    n_changed = 0
-    with (
-        reading(copy),
-        base.open("rb", buffering=CHUNK_BYTES) as one,
-        copy.open("rb", buffering=CHUNK_BYTES) as two,
-    ):
-        pair = _Pair(one, two, copy, header)
-        # A header lists its tensors in the order of their bytes.
-        for name, entry in header.tensors.items() if header else ():
-            if name in by_tensor:
-                _compare_equal(pair, entry.start)
-                n_changed += _compare_rows(pair, entry, by_tensor[name])
-        _compare_equal(pair, None)
-    return n_changed
-
-
-def _compare_equal(pair: _Pair, stop: int | None) -> None:
-    """Require equal bytes from here to the offset `stop`, or to the end of both files."""
-    while stop is None or pair.base.tell() < stop:
-        offset = pair.base.tell()
-        size = CHUNK_BYTES if stop is None else min(CHUNK_BYTES, stop - offset)
-        expected, found = pair.base.read(size), pair.copy.read(size)
-        if expected != found:
-            raise pair.differs(offset + _first_difference(expected, found), "not as in the base")
-        if not expected:
-            return
-
-
-def _compare_rows(pair: _Pair, entry: TensorEntry, edits: Sequence[TensorEdit]) -> int:
-    n_rows, n_columns = entry.shape
-    itemsize = DTYPE_BITS[entry.dtype] // 8
-    columns = [(e.start * itemsize, e.stop * itemsize) for e in edits if e.axis == 1]
-    zero_rows = {r for e in edits if e.axis == 0 for r in range(e.start, e.stop)}
-    n_changed = 0
-    for r in range(n_rows):
-        offset = pair.base.tell()
-        before, found = pair.base.read(n_columns * itemsize), pair.copy.read(n_columns * itemsize)
-        expected = bytearray(before)
-        for start, stop in [(0, len(before))] if r in zero_rows else columns:
-            n_changed += stop - start - expected.count(0, start, stop)
-            expected[start:stop] = bytes(stop - start)
-        if bytes(expected) != found:
-            at = _first_difference(expected, found)
-            declared = r in zero_rows or any(start <= at < stop for start, stop in columns)
-            why = "should be zero" if declared else "not as in the base, and no edit declares it"
-            raise pair.differs(offset + at, why)
-    return n_changed
-
-
-def _first_difference(one: bytes | bytearray, two: bytes) -> int:
-    pairs = enumerate(zip(one, two, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(two)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from editor import __version__, flags, lookups
+from editor import __version__, flags, lookups, proof
 from editor.console import DONE, NOT_ACCEPTED, Console, Program, quiet_libraries
 from editor.errors import UsageError
 
@@ -29,7 +29,7 @@ Start with:
 
 \b
 Exit codes: 0 done and accepted, 1 a fault, 2 wrong usage or recipe, 3 the model
-cannot be used, 4 a check failed (the output is kept, marked NOT VALIDATED),
+or a disk cannot be used, 4 a check failed (the output is kept, marked NOT VALIDATED),
 5 the capability is not there, 130 interrupted.
 
 \b
@@ -69,6 +69,7 @@ def main() -> None:
 @flags.PLACES
 @flags.SAYING
 @flags.FORCE
+@flags.ALLOW_PARTIAL
 @flags.TRUST
 @click.pass_obj
 def remove(console: Console, output: Path, dry_run: bool, **given: Any) -> int:
@@ -98,6 +99,7 @@ def remove(console: Console, output: Path, dry_run: bool, **given: Any) -> int:
 @flags.SEARCHING
 @flags.PLACES
 @flags.SAYING
+@flags.ALLOW_PARTIAL
 @flags.TRUST
 @click.pass_obj
 def localize(console: Console, dry_run: bool, **given: Any) -> int:
@@ -122,38 +124,59 @@ def localize(console: Console, dry_run: bool, **given: Any) -> int:
     cls=flags.Verb,
     examples=(
         "editor bake -m smollm2-135m --heads L23H4,L21H7 -o edited",
-        "editor bake -m ./model --heads L16H21 -o out --json",
-        "editor bake -m org/name@v1 --heads L3H2 --heads L4H0 -o out --offline",
+        "editor bake -m model.Q4_K_M.gguf --heads L16H21 -o out --json",
+        "editor bake -m ./model --plan runs/RUN/estimate.json -o out --link",
     ),
 )
 @flags.model(required=True)
+@flags.heads(required=False)
 @flags.flag(
-    "--heads",
+    "--plan",
     group="Job",
-    required=True,
-    multiple=True,
-    metavar="LIST",
-    help="Heads to zero, counted from 0, as L16H21,L15H13; may be repeated.",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="JSON file that names the heads: a run's estimate.json, an editor.json, or your own.",
 )
 @flags.output(required=True)
 @flags.FINDING
+@flags.FORMAT
+@flags.LINK
 @flags.SAYING
 @flags.FORCE
+@flags.ALLOW_PARTIAL
 @click.pass_obj
-def bake(console: Console, heads: tuple[str, ...], output: Path, **given: Any) -> int:
+def bake(
+    console: Console,
+    heads: tuple[str, ...],
+    plan: Path | None,
+    output: Path,
+    form: Any,
+    **given: Any,
+) -> int:
     """Zero given heads in new files.
 
-    They are written by byte range: the model is not loaded, and nothing is measured.
+    They are written by byte range: the model is not loaded, and nothing is measured.  The removed
+    bytes are kept in OUT.restore.zip, beside the folder, for `editor undo`.
     """
-    from editor import display, pipeline
+    from editor import baking, display
     from editor.api import read_heads
 
     _quiet(console, given["model"])
-    chosen = read_heads(",".join(heads))
+    chosen = read_heads(",".join(heads)) + (baking.read_plan(plan) if plan else ())
+    if not chosen:
+        raise UsageError("no heads to zero", "name some with --heads L16H21,L15H13 or --plan FILE")
+    options = _options(given)
     with console.progress() as progress:
-        manifest = pipeline.bake(given["model"], chosen, output, _options(given), progress)
-    shown = {"output": str(output), **manifest.model_dump(mode="json")}
-    console.result(shown, display.bake_text(manifest, str(output)))
+        baked = baking.bake(
+            given["model"], chosen, output, options, progress, form=form or baking.FORMATS[0]
+        )
+    shown: dict[str, Any] = {
+        "output": str(output),
+        "restore_patch": str(baking.beside(output)),
+        "linked": list(baked.checkpoint.linked),
+        **baked.manifest.model_dump(mode="json"),
+    }
+    console.result(shown, display.bake_text(baked.manifest, str(output), shown["restore_patch"]))
     return DONE
 
 
@@ -175,6 +198,7 @@ def bake(console: Console, heads: tuple[str, ...], output: Path, **given: Any) -
 @flags.RECORDED
 @flags.PLACES
 @flags.SAYING
+@flags.ALLOW_PARTIAL
 @flags.TRUST
 @click.pass_obj
 def validate(console: Console, edited: Path, base: str | None, **given: Any) -> int:
@@ -202,21 +226,25 @@ def validate(console: Console, edited: Path, base: str | None, **given: Any) -> 
 )
 @click.argument("model")
 @flags.FINDING
+@flags.FORMAT
 @flags.SAYING
 @click.pass_obj
-def inspect(console: Console, model: str, **given: Any) -> int:
+def inspect(console: Console, model: str, form: Any, **given: Any) -> int:
     """Show which heads of a model can be zeroed.
 
-    Reads config.json and the weight files, tells where each head lies, and what is not covered.
+    Reads config.json and the headers of the weight files, tells where each head lies, and what is
+    not covered, as `editor bake` would read it.
     """
-    from editor import display
+    from editor import baking, display
     from editor.checkpoint import other_weights
     from editor.session import open_model
 
     _quiet(console, model)
     with console.progress() as progress:
-        opened = open_model(model, _options(given), progress)
-        unedited = other_weights(opened.source.folder)
+        convert = not baking.as_gguf(model, form or baking.FORMATS[0])
+        opened = open_model(model, _options(given), progress, convert=convert)
+        folder = opened.source.folder
+        unedited = other_weights(folder) if folder.is_dir() else ()
     spec = opened.spec
     console.result(spec.model_dump(mode="json"), display.spec_text(spec, unedited))
     return DONE
@@ -241,6 +269,7 @@ def inspect(console: Console, model: str, **given: Any) -> int:
 @flags.PLACES
 @flags.SAYING
 @flags.FORCE
+@flags.ALLOW_PARTIAL
 @flags.TRUST
 @click.pass_obj
 def run(
@@ -261,6 +290,10 @@ def run(
 
 main.add_command(lookups.capabilities)
 main.add_command(lookups.recipe)
+main.add_command(proof.verify)
+main.add_command(proof.undo)
+main.add_command(proof.diff)
+main.add_command(proof.sign)
 
 
 def _remove(
@@ -268,6 +301,7 @@ def _remove(
 ) -> int:
     """What `remove` and `run` share."""
     from editor import display, pipeline
+    from editor.baking import read_manifest
 
     options = _options(given)
     _quiet(console, recipe.model)
@@ -275,7 +309,7 @@ def _remove(
         return _dry_run(console, recipe, output, options)
     with console.progress() as progress:
         removal = pipeline.remove(recipe, output, options, progress)
-    manifest = pipeline.read_manifest(output)
+    manifest = read_manifest(output)
     changed = [file.model_dump(mode="json") for file in display.changed_files(manifest)]
     console.result(
         {**removal.model_dump(mode="json"), "changed": changed},

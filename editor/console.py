@@ -201,6 +201,8 @@ def _force_utf8() -> None:
 
 def _report(console: Console, message: str, hint: str, exit_code: int) -> int:
     """Say what went wrong and what to do; returns the exit code."""
+    # A path or a name may hold a newline: what follows it would pass for words of ours.
+    message, hint = (_one_line(text) for text in (message, hint))
     if exit_code == INTERRUPTED:
         console.warn(f"{message}; {hint}")
     else:
@@ -211,8 +213,14 @@ def _report(console: Console, message: str, hint: str, exit_code: int) -> int:
         _write(trace, err=True)
     if console.as_json:
         fields = {"message": message, "hint": hint, "exit_code": exit_code}
-        _write(json.dumps({"error": fields}, indent=1), err=False, clean=False)
+        # Where stdout itself is the fault, the line on stderr has to do.
+        with suppress(OSError):
+            _write(json.dumps({"error": fields}, indent=1), err=False, clean=False)
     return exit_code
+
+
+def _one_line(text: str) -> str:
+    return strip_control(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _report_usage(console: Console, error: click.ClickException) -> int:
@@ -232,7 +240,7 @@ def _os_words(error: OSError) -> tuple[str, str]:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"{where}the disk is full: {reason}",
-            "free some space and run the same command again to go on",
+            "free some space, then look what is there already before running the command again",
         )
     return f"{where}{reason}", "run again with -vv for the traceback"
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from editor.coverage import ranges
 from editor.records import (
+    AttentionLayer,
     FileDigest,
     Head,
     Localization,
@@ -19,6 +22,7 @@ from editor.records import (
     Result,
     Validation,
 )
+from editor.staging import beside
 from editor.wording import one_line, results_table
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             "",
             *_changed(manifest),
             f"output  {removal.output}",
+            f"undo    {beside(Path(removal.output))}  (the removed bytes: do not publish them)",
             f"report  {removal.report}",
             f"run     {removal.run}",
         ]
@@ -76,14 +81,18 @@ def localization_text(found: Localization) -> str:
     )
 
 
-def bake_text(manifest: Manifest, output: str) -> str:
+def bake_text(manifest: Manifest, output: str, patch: str) -> str:
     """The end of `bake`."""
+    earlier = [head for one in manifest.earlier for head in one.heads]
+    composed = f"on top of {heads_text(earlier)} of earlier edits" if earlier else ""
     return "\n".join(
         [
             f"{one_line(manifest.base)}: {heads_text(manifest.heads)} zeroed, nothing measured",
+            *([composed] if composed else []),
             *_changed(manifest),
             f"output  {output}",
-            f"next    editor validate {output} -c CAPABILITY",
+            f"undo    {patch}  (the removed bytes: keep it, do not publish it)",
+            f"next    editor verify {output} --base MODEL; editor validate {output} -c CAPABILITY",
         ]
     )
 
@@ -102,33 +111,45 @@ def validation_text(validation: Validation, edited: str) -> str:
 
 
 def spec_text(spec: ModelSpec, unedited: Sequence[str]) -> str:
-    """What `inspect` shows."""
-    dims = _counts([at.head_dim for at in spec.layers])
+    """What `inspect` shows: the model, which heads can be zeroed, and what cannot."""
+    n_heads = sum(at.n_heads for at in spec.layers)
     facts = [
         ("model", spec.source),
         ("revision", spec.revision or "none"),
         ("model type", spec.model_type),
-        ("layers", f"{len(spec.layers)} with heads that can be zeroed"),
-        ("query heads", f"{_counts([at.n_heads for at in spec.layers])} a layer"),
-        ("kv heads", str(spec.n_kv_heads)),
-        ("head_dim", dims),
-        ("all heads", str(len(spec.heads()))),
-        ("projection", ", ".join(_patterns(spec))),
-        ("heads lie", "in columns" if spec.layers[0].axis == 1 else "in rows"),
         ("dtype", spec.dtype),
+        ("heads", f"{n_heads} query heads that can be zeroed, in {len(spec.layers)} layers"),
+        ("kv heads", f"{spec.n_kv_heads}, never touched"),
         ("embeddings", "tied" if spec.tied else "not tied"),
     ]
     lines = [f"{name:<12} {one_line(value)}" for name, value in facts]
-    lines += ["files"]
+    lines += ["", *table([_COVERAGE, *_coverage(spec)], "<>>><<"), "", "files"]
     for file in spec.files:
-        lines.append(f"  {_size(file.n_bytes):>10}  {file.sha256}  {one_line(file.name)}")
-    missing = spec.not_covered
+        lines.append(f"  {size_text(file.n_bytes):>10}  {one_line(file.name)}")
+    missing = [*spec.not_covered]
     lines += ["NOT covered" if missing else "NOT covered  nothing: every layer has its projection"]
     lines += [f"  {one_line(note)}" for note in missing[:MAX_NOT_COVERED]]
     if len(missing) > MAX_NOT_COVERED:
         lines.append(f"  and {len(missing) - MAX_NOT_COVERED} more; --json lists all")
+    lines += [f"note         {one_line(note)}" for note in spec.notes]
     lines += [f"  {one_line(name)}: not part of the checkpoint, never edited" for name in unedited]
     return "\n".join(lines)
+
+
+_COVERAGE = ("Layers", "n", "Heads", "head_dim", "Tensor", "Heads lie in")
+
+
+def _coverage(spec: ModelSpec) -> list[tuple[str, str, str, str, str, str]]:
+    """Layers that are alike in one row, the first of each kind first."""
+    alike: dict[tuple[int, int, str, str], list[int]] = {}
+    for at in spec.layers:
+        lie = "columns" if at.axis == 1 else "rows"
+        lie += "" if at.code == "zero" else f", {spec.dtype if at.code == 'ggml' else at.code}"
+        alike.setdefault((at.n_heads, at.head_dim, _pattern(at), lie), []).append(at.layer)
+    return [
+        (ranges(layers), str(len(layers)), str(n_heads), str(head_dim), one_line(tensor), lie)
+        for (n_heads, head_dim, tensor, lie), layers in alike.items()
+    ]
 
 
 def preview_text(plan: Preview) -> str:
@@ -150,12 +171,13 @@ def preview_text(plan: Preview) -> str:
     if plan.not_ready:
         lines.insert(2, f"not ready    {one_line(plan.not_ready)}")
     if plan.weights_bytes is not None:
-        lines.append(f"memory       {_size(plan.weights_bytes)} of weights, and the batches")
+        lines.append(f"memory       {size_text(plan.weights_bytes)} of weights, and the batches")
     if plan.output is not None:
         lines.append(f"output       {plan.output}")
         lines += [f"  {one_line(name)}" for name in plan.writes]
+        lines.append(f"beside it    {beside(Path(plan.output))}")
     if plan.disk_bytes is not None:
-        lines.append(f"disk         {_size(plan.disk_bytes)} free needed")
+        lines.append(f"disk         {size_text(plan.disk_bytes)} free needed")
     for name in plan.unedited:
         lines.append(f"unedited     {one_line(name)}: it may still hold the capability")
     return "\n".join(lines)
@@ -263,23 +285,17 @@ def _scan(plan: Preview) -> str:
     return f"{masks} x {plan.scan_texts} texts for universal heads, once a model"
 
 
-def _patterns(spec: ModelSpec) -> list[str]:
-    """The projections' names with N for the layer."""
-    number = r"(?<![0-9]){}(?![0-9])"
-    names = (re.sub(number.format(at.layer), "N", at.tensor, count=1) for at in spec.layers)
-    return list(dict.fromkeys(names))
-
-
-def _counts(numbers: Sequence[int]) -> str:
-    values = sorted(set(numbers))
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+def _pattern(at: AttentionLayer) -> str:
+    """The projection's name with N for the layer."""
+    return re.sub(rf"(?<![0-9]){at.layer}(?![0-9])", "N", at.tensor, count=1)
 
 
 def _floor(row: dict[str, Any]) -> str:
     return "-" if row["floor"] is None else f"{row['floor']:g}"
 
 
-def _size(n_bytes: int) -> str:
+def size_text(n_bytes: int) -> str:
+    """`1.5 GiB`."""
     value = float(n_bytes)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:

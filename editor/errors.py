@@ -33,6 +33,12 @@ class ModelError(EditorError):
     exit_code = 3
 
 
+class DiskError(EditorError):
+    """The disk cannot be written: full, read-only or broken."""
+
+    exit_code = 3
+
+
 class CheckFailed(EditorError):
     """The work was done, but a check of it failed."""
 

@@ -293,6 +293,43 @@ DRY_RUN = flag(
     is_flag=True,
     help="Say what would be done, and stop: nothing is loaded or written.",
 )
+ALLOW_PARTIAL = flag(
+    "--allow-partial",
+    group="Dangerous",
+    is_flag=True,
+    help="Go on with a model of which only some layers have heads that can be zeroed.",
+)
+FORMAT = flag(
+    "--format",
+    "form",
+    group="Output",
+    type=click.Choice(["auto", "safetensors", "gguf"]),
+    metavar="NAME",
+    says="auto",
+    help="gguf edits a GGUF file as it is, safetensors what it is multiplied out to; auto edits a "
+    ".gguf file as it is.",
+)
+LINK = flag(
+    "--link",
+    group="Output",
+    is_flag=True,
+    help="Make weight files without edits hard links to the model's: faster, but a later change to "
+    "one is a change to both.",
+)
+
+
+def heads(*, required: bool) -> Decorator[Any]:
+    """Which heads."""
+    return flag(
+        "--heads",
+        group="Job",
+        required=required,
+        multiple=True,
+        metavar="LIST",
+        help="Heads, counted from 0, as L16H21,L15H13; may be repeated.",
+    )
+
+
 FORCE = flag(
     "--force",
     group="Dangerous",

@@ -11,31 +11,29 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import shutil
-import struct
 import uuid
 from contextlib import redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from editor.errors import ModelError
+from editor.gguf_header import read_gguf_header
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_log = logging.getLogger(__name__)
 
 CONVERTER = 1
 """Version of the conversion, part of a cached result's name: raise it when the output changes."""
 
 # Spaces, digits, a special token and a script that is cut into bytes: where tokenizers differ.
 _PROBES = ("The capital of France is", "  12 + 345 =\n", "<|im_start|>user\nnaïve 日本", "")
-
-# Types of metadata values, by the number that the file uses: size in bytes where it is fixed.
-_FIXED = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-_STRING, _ARRAY = 8, 9
-_ALIGNMENT = "general.alignment"
 
 
 def convert(gguf: Path, target: Path) -> None:
@@ -52,6 +50,7 @@ def convert(gguf: Path, target: Path) -> None:
             conversion unchanged; or the packages that read GGUF are not installed.
     """
     check_file(gguf)
+    _log.info("converting %s to safetensors, once", gguf.name)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)
@@ -78,92 +77,7 @@ def check_file(gguf: Path) -> None:
         ModelError: The file is no GGUF, its header is damaged, or its end is missing.
     """
     _require("gguf", "accelerate")
-    try:
-        size = gguf.stat().st_size
-        with gguf.open("rb") as stream:
-            needed = _Header(stream, size).data_end()
-    except OSError as error:
-        raise ModelError(f"{gguf} cannot be read: {error.strerror}") from error
-    except (ValueError, LookupError, struct.error) as error:
-        raise ModelError(
-            f"{gguf} is damaged or no GGUF file: {error}", "fetch the file again"
-        ) from error
-    if needed > size:
-        raise ModelError(
-            f"{gguf} is cut off: its tensors need {needed:,} bytes, the file has {size:,}",
-            "fetch the file again",
-        )
-
-
-class _Header:
-    """Walks the header of a GGUF file; every length is held against the file's size first."""
-
-    def __init__(self, stream: BinaryIO, size: int) -> None:
-        self.stream = stream
-        self.size = size
-
-    def data_end(self) -> int:
-        """Offset just after the last tensor's data."""
-        if (magic := self.stream.read(4)) != b"GGUF":
-            raise ValueError(f"it starts with {magic!r}, expected b'GGUF'")
-        if (version := self.number("<I")) not in (2, 3):
-            raise ValueError(f"version {version}, expected 2 or 3")
-        n_tensors, n_values = self.number("<Q"), self.number("<Q")
-        alignment = 32
-        for _ in range(n_values):
-            key, kind = self.string(), self.number("<I")
-            if key == _ALIGNMENT.encode() and kind == 4:
-                alignment = self.number("<I")
-            else:
-                self.skip_value(kind)
-        ends = [self.tensor_end() for _ in range(n_tensors)]
-        if not ends or alignment == 0:
-            raise ValueError("it holds no tensors" if alignment else "its alignment is 0")
-        return -(-self.stream.tell() // alignment) * alignment + max(ends)
-
-    def tensor_end(self) -> int:
-        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        name, n_elements = self.string(), 1
-        for _ in range(self.number("<I")):
-            n_elements *= self.number("<Q")
-        kind, offset = self.number("<I"), self.number("<Q")
-        # A number that names no type is a ValueError of the enumeration.
-        block, n_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        if n_elements % block:
-            raise ValueError(f"tensor {name!r} is not whole blocks of {block}")
-        return offset + n_elements // block * n_bytes
-
-    def skip_value(self, kind: int) -> None:
-        if kind in _FIXED:
-            self.skip(_FIXED[kind])
-        elif kind == _STRING:
-            self.string()
-        elif kind == _ARRAY:
-            inner, length = self.number("<I"), self.number("<Q")
-            if inner in _FIXED:
-                self.skip(_FIXED[inner] * length)
-            elif inner == _STRING:
-                for _ in range(length):
-                    self.string()
-            else:
-                raise ValueError(f"an array of values of type {inner}")
-        else:
-            raise ValueError(f"a metadata value of type {kind}")
-
-    def number(self, form: str) -> int:
-        return struct.unpack(form, self.stream.read(struct.calcsize(form)))[0]
-
-    def string(self) -> bytes:
-        length = self.number("<Q")
-        if length > self.size:
-            raise ValueError(f"a text of {length:,} bytes")
-        return self.stream.read(length)
-
-    def skip(self, n_bytes: int) -> None:
-        if self.stream.tell() + n_bytes > self.size:
-            raise ValueError("its header is cut off")
-        self.stream.seek(n_bytes, os.SEEK_CUR)
+    read_gguf_header(gguf)
 
 
 def load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -186,7 +100,8 @@ def load(gguf: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             gguf.parent, dtype=torch.bfloat16, output_loading_info=True, **place
         )
         model, info = loaded
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+    # What the libraries raise for a file that they do not expect is of no known kind.
+    except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
             f"transformers {transformers.__version__} cannot load {gguf}: {reason}",

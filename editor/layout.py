@@ -17,16 +17,38 @@ from typing import cast
 
 from editor.errors import ModelError
 from editor.records import FileDigest
-from editor.safetensors_header import MAX_HEADER_BYTES, Header, parse_json, read_header, shown
-from editor.staging import MANIFEST, MARKER
+from editor.safetensors_header import (
+    MAX_COMPANION_BYTES,
+    MAX_HEADER_BYTES,
+    Header,
+    TensorEntry,
+    parse_json,
+    read_header,
+    shown,
+)
+from editor.staging import MANIFEST, MARKER, RESTORE
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CHUNK_BYTES = 4 << 20
-"""Size of the buffers through which files are copied, hashed and compared."""
+"""Size of the buffers through which files are copied and hashed."""
 
-_NOT_COPIED = (MANIFEST, MARKER, "report.html")
+SIGNATURE = "model.sig"
+SAFE_CONVERSION = (
+    "pickled weights can run code when they are loaded: convert them to safetensors in a place of "
+    "no value, with AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder) of "
+    "transformers, which loads tensors only, then copy the tokenizer's files"
+)
+"""What to do with weights that are not safetensors."""
+
+_NOT_COPIED = (MANIFEST, MARKER, RESTORE, SIGNATURE, "report.html")
+_WRITTEN = (*_NOT_COPIED, "README.md")
+"""Names that an edit has files of its own for: a folder of that name would be in their way."""
+_MAX_DEPTH = 32
+_MAX_FILES = 1 << 14
+"""Weight files of one index; the largest models have some hundreds."""
+_MAX_NAME_BYTES = 255
 _WEIGHT_SUFFIXES = (
     ".safetensors",
     ".bin",
@@ -102,6 +124,24 @@ def weight_files(folder: Path) -> tuple[FileDigest, ...]:
     return tuple(digest_file(folder, name) for name in read_headers(folder))
 
 
+def read_tensor(path: Path, name: str, entry: TensorEntry) -> bytes:
+    """The bytes of one small tensor, such as those beside a quantized weight.
+
+    Raises:
+        ModelError: It is too large to be that, or cannot be read.
+    """
+    n_bytes = entry.stop - entry.start
+    if n_bytes > MAX_COMPANION_BYTES:
+        raise ModelError(
+            f"{path}: tensor {shown(name)} has {n_bytes} bytes, expected at most "
+            f"{MAX_COMPANION_BYTES}",
+            "the file is damaged: download it again",
+        )
+    with reading(path), path.open("rb") as stream:
+        stream.seek(entry.start)
+        return stream.read(n_bytes)
+
+
 def other_weights(folder: Path) -> tuple[str, ...]:
     """Files that look like weights but are not the ones the index names.
 
@@ -130,11 +170,13 @@ def digest_file(folder: Path, name: str) -> FileDigest:
 def source_files(folder: Path) -> list[tuple[str, int]]:
     """Every file that belongs to a copy of `folder`, with its size in bytes, sorted by name.
 
-    Left out: the editor's own `editor.json` and `report.html`, and folders that begin with a dot.
+    Left out: the editor's own files and a signature, which are not true of a copy, and folders that
+    begin with a dot.
 
     Raises:
         ModelError: A link leads out of the folder (other than into the blobs of the Hub's cache
-            that it is a snapshot of), or something is neither file nor folder.
+            that it is a snapshot of), something is neither file nor folder, or a name holds what
+            no name should.
     """
     root = folder.resolve()
     allowed = [root]
@@ -147,14 +189,18 @@ def source_files(folder: Path) -> list[tuple[str, int]]:
 def _walk(folder: Path, prefix: str, allowed: list[Path]) -> Iterator[tuple[str, int]]:
     for entry in sorted(os.scandir(folder), key=lambda at: at.name):
         name = prefix + entry.name
-        if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith("."):
-                yield from _walk(Path(entry.path), f"{name}/", allowed)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and entry.name.startswith("."):
             continue
-        if name in _NOT_COPIED:
+        _check_copied(name, is_folder)
+        if is_folder:
+            yield from _walk(Path(entry.path), f"{name}/", allowed)
             continue
+        # Also of a file that is not copied: what it leads to may be read.
         if entry.is_symlink():
             _check_link(Path(entry.path), allowed)
+        if name in _NOT_COPIED:
+            continue
         status = entry.stat()
         if not stat.S_ISREG(status.st_mode):
             raise ModelError(
@@ -162,6 +208,26 @@ def _walk(folder: Path, prefix: str, allowed: list[Path]) -> Iterator[tuple[str,
                 "remove it from the model's folder",
             )
         yield name, status.st_size
+
+
+def _check_copied(name: str, is_folder: bool) -> None:
+    # A manifest records every name, as UTF-8, and a restore patch is not trusted with a worse one.
+    if not name.isprintable():
+        raise ModelError(
+            f"the model's folder holds {shown(name)}, a name with characters that cannot be shown",
+            "rename or remove it",
+        )
+    if is_folder and name in _WRITTEN:
+        raise ModelError(
+            f"the model's folder holds a folder {name}, where an edited model has a file",
+            "rename or remove it",
+        )
+    if name.count("/") > _MAX_DEPTH:
+        raise ModelError(
+            f"the model's folder holds folders in folders more than {_MAX_DEPTH} deep, such as "
+            f"{shown(name)}",
+            "remove them: they are no part of a model",
+        )
 
 
 def _check_link(link: Path, allowed: list[Path]) -> None:
@@ -223,20 +289,28 @@ def _read_index(path: Path) -> dict[str, str]:
             "download the file again",
         )
     weight_map: dict[str, str] = {}
+    plain: set[str] = set()
     for name, file in cast("dict[str, object]", raw).items():
-        if not isinstance(file, str) or not _is_plain(file):
+        if not isinstance(file, str) or (file not in plain and not _is_plain(file)):
             raise ModelError(
                 f"{path}: tensor {shown(name)} should be in a *.safetensors file of this folder, "
                 f"found {shown(file)}",
                 "a file name may not lead out of the folder: use another copy of the model",
             )
         weight_map[name] = file
+        plain.add(file)
+        if len(plain) > _MAX_FILES:
+            raise ModelError(
+                f"{path}: should name at most {_MAX_FILES} files, found more",
+                "download the file again",
+            )
     return weight_map
 
 
 def _is_plain(name: str) -> bool:
     # Colons are Windows' drives and streams; a leading dot also covers `.` and `..`.
     strange = any(c in "/\\:" or not c.isprintable() for c in name)
+    strange = strange or len(name.encode("utf-8", "replace")) > _MAX_NAME_BYTES
     return name.endswith(".safetensors") and not name.startswith(".") and not strange
 
 
@@ -266,10 +340,7 @@ def _no_safetensors(folder: Path) -> None:
     found = "no weights"
     if pickled:
         found = f"only pickled weights ({shown(pickled[0])})"
-        hint = (
-            "convert them to safetensors: AutoModelForCausalLM.from_pretrained(folder)"
-            ".save_pretrained(new_folder) with transformers, then copy the tokenizer's files"
-        )
+        hint = SAFE_CONVERSION
     elif any(n.endswith(".gguf") for n in names):
         found = "only a GGUF file"
         hint = "give the GGUF file itself, or the original safetensors model"

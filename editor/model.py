@@ -18,7 +18,14 @@ from torch import Tensor
 
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import ModelError, UsageError
-from editor.recorded import RecordedLayers, Recordings, decoder_blocks, worthwhile
+from editor.recorded import (
+    RecordedLayers,
+    Recordings,
+    block_index,
+    decoder_blocks,
+    sparing_is_exact,
+    worthwhile,
+)
 from editor.records import AttentionLayer, Mask, ModelSpec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -28,6 +35,8 @@ MIN_ITEMS = 16
 """Items that share one padded length; more where few masks leave room for them."""
 SCORED_A_CHUNK = 32
 """Positions whose logits are in float32 at once: 32 x 50,000 x 4 bytes stay in a CPU's cache."""
+PROBED_TOKENS = 16
+"""Length of the rows on which it is tried whether layers can be spared."""
 
 
 class Encoded(NamedTuple):
@@ -51,13 +60,15 @@ class MaskableModel:
         self._tokenizer = tokenizer
         context = getattr(model.config, "max_position_embeddings", None)
         self._context = context if isinstance(context, int) and context > 0 else None
-        self._layers: list[tuple[AttentionLayer, torch.nn.Module]] = []
+        self._layers: list[tuple[AttentionLayer, list[torch.nn.Module]]] = []
         for at in spec.layers:
             projection = _submodule(model, at.module)
             _check_width(projection, at)
-            self._layers.append((at, projection))
+            self._layers.append((at, _users(model, projection)))
         self._blocks = decoder_blocks(model, [at.module for at in spec.layers])
+        self._block_of = {at.layer: block_index(at.module) for at in spec.layers}
         self._recorded = Recordings(self._blocks)
+        self._spares: bool | None = None
 
     @property
     def device(self) -> torch.device:
@@ -97,12 +108,23 @@ class MaskableModel:
         return [[found for found in row if found is not None] for row in out]
 
     def _first_layer(self, mask: Mask) -> int:
-        """The lowest layer that a mask changes; the number of layers when it changes none."""
-        return min((head.layer for head in mask), default=len(self._blocks))
+        """The lowest block that a mask changes; the number of blocks when it changes none."""
+        return min((self._block_of[head.layer] for head in mask), default=len(self._blocks))
+
+    def _may_spare(self, item: Encoded) -> bool:
+        """Whether layers may be spared: found out once, on the first tokens of an item."""
+        if self._spares is None:
+            start = item._replace(ids=item.ids[:PROBED_TOKENS], n_answer=1)
+            self._spares = bool(self._blocks) and sparing_is_exact(
+                self._blocks, lambda n_rows: self._logits_at(*self._batch([start], n_rows))
+            )
+        return self._spares
 
     def _record_lower(self, group: Sequence[Encoded], masks: Sequence[Mask]) -> RecordedLayers:
         """What the group's layers return with nothing knocked out, where it is worth to know."""
         ids = tuple(tuple(item.ids) for item in group)
+        if not self._may_spare(group[0]):
+            return RecordedLayers([])
         if list(masks) == [()] or worthwhile(map(self._first_layer, masks), len(self._blocks)):
             return self._recorded.get(ids, lambda: self._score_batch(group, [()]))
         return self._recorded.peek(ids)
@@ -172,14 +194,14 @@ class MaskableModel:
         for row, mask in enumerate(masks):
             for head in mask:
                 by_layer[head.layer].append((row, head.head))
-        hooks = [
-            (projection, _Zero(at, by_layer.pop(at.layer), n_masks=len(masks), repeat=repeat))
-            for at, projection in self._layers
+        zeros = [
+            (users, _Zero(at, by_layer.pop(at.layer), n_masks=len(masks), repeat=repeat))
+            for at, users in self._layers
             if at.layer in by_layer
         ]
         if by_layer:
             raise ValueError(f"the model has no heads in layer {min(by_layer)}")
-        with _hooked(hooks):
+        with _hooked([(user, zero) for users, zero in zeros for user in users]):
             yield
 
     def _gradients_of(self, group: Sequence[Encoded], mask: Mask) -> list[Tensor]:
@@ -188,8 +210,9 @@ class MaskableModel:
             torch.ones(at.n_heads, device=self.device, requires_grad=True) for at, _ in self._layers
         ]
         hooks = [
-            (projection, _Scale(at, scale))
-            for (at, projection), scale in zip(self._layers, scales, strict=True)
+            (user, _Scale(at, scale))
+            for (at, users), scale in zip(self._layers, scales, strict=True)
+            for user in users
         ]
         ids, rows, positions = self._batch(group, 1)
         masked = self.knocked_out([mask], repeat=len(group))
@@ -375,8 +398,14 @@ def _submodule(model: Any, path: str) -> torch.nn.Module:
         raise ModelError(f"the loaded model has no module {path}") from error
 
 
+def _users(model: Any, projection: Any) -> list[torch.nn.Module]:
+    """The modules that multiply by a projection's weight: several where layers share a block."""
+    return [one for one in model.modules() if getattr(one, "weight", None) is projection.weight]
+
+
 def _check_width(projection: Any, at: AttentionLayer) -> None:
-    width = projection.weight.shape[at.axis]
+    # A quantized weight has another shape than the module.
+    width = getattr(projection, "in_features", None) or projection.weight.shape[at.axis]
     if width != at.n_heads * at.head_dim:
         raise ModelError(
             f"{at.module}: expected {at.n_heads} heads x {at.head_dim} inputs, found {width}"

@@ -14,17 +14,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from editor import __version__, tasks
+from editor import tasks
 from editor.architecture import check_heads, read_spec
-from editor.checkpoint import apply_edits, other_weights, staged, verify_edits
+from editor.baking import REPORT, describe, read_manifest, write_edit
+from editor.checkpoint import staged, verify_edits
 from editor.choose import choose, first_candidates
-from editor.errors import CheckFailed, ModelError, UsageError
-from editor.layout import source_files
+from editor.errors import CheckFailed, UsageError
+from editor.layout import digest_file, source_files
 from editor.plan import compile_edits
 from editor.progress import Progress
 from editor.recipe import Recipe, refine
 from editor.records import (
-    Checkpoint,
+    FileDigest,
     Head,
     Localization,
     Manifest,
@@ -33,7 +34,7 @@ from editor.records import (
     UniversalHeads,
     Validation,
 )
-from editor.report import render_card, render_report
+from editor.report import render_report
 from editor.search import (
     EXPECTED_POOLS,
     EXPECTED_TRIES,
@@ -43,18 +44,22 @@ from editor.search import (
     measure_singles,
     with_singles,
 )
-from editor.session import Opened, Options, Run, loaded_bench, open_model, started, universal_file
+from editor.session import (
+    Opened,
+    Options,
+    Run,
+    loaded_bench,
+    open_model,
+    started,
+    universal_file,
+)
 from editor.source import Source
-from editor.staging import check_output, check_space
+from editor.staging import MANIFEST, check_output, check_space
 from editor.store import Journal, write_atomic
 from editor.validation import check_headroom, validate_edit
+from editor.weights import is_gguf
 
-MANIFEST = "editor.json"
-CARD = "README.md"
-REPORT = "report.html"
 ESTIMATE = "estimate.json"
-SCHEMA_VERSION = 1
-MAX_CARD_BYTES = 1_000_000
 
 
 def localize(recipe: Recipe, options: Options, progress: Progress) -> Localization:
@@ -90,16 +95,18 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
         found = _localize(run)
         localized_s = time.monotonic() - run.began
         with staged(output, force=options.force, base=base) as folder:
-            checkpoint = _bake(run.opened, found.heads, folder, progress)
-            edited = Source(output.name, None, folder, "")
-            spec = read_spec(folder, source=output.name)
-            validation = _validate(run, found.heads, Opened(edited, spec))
-            times = {
+            times: dict[str, Any] = {
                 "started": began.isoformat(timespec="seconds"),
                 "localize_s": round(localized_s, 1),
                 "scan_s": found.universal.elapsed_s,
-                "total_s": round(time.monotonic() - run.began, 1),
             }
+            baked = write_edit(
+                run.opened, found.heads, folder, recipe.model, options, progress, times
+            )
+            verify_edits(base, folder, baked.checkpoint.edits)
+            edited = Source(output.name, None, folder, "")
+            spec = read_spec(folder, source=output.name)
+            validation = _validate(run, found.heads, Opened(edited, spec, run.opened.cache))
             measured = {
                 "settings": run.settings,
                 "evaluations": found.evaluations,
@@ -107,11 +114,11 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "universal": found.universal.heads,
                 "plan": found.plan,
                 "validation": validation,
+                "times": {**times, "total_s": round(time.monotonic() - run.began, 1)},
             }
-            manifest = _manifest(run.opened, found.heads, checkpoint, recipe.model, times)
-            manifest = manifest.model_copy(update=measured)
+            manifest = baked.manifest.model_copy(update=measured)
             page = render_report(manifest, found.estimates, run.opened.spec, found.universal)
-            _describe(manifest, base, folder, page)
+            describe(manifest, base, folder, page)
         write_atomic(run.folder.path / REPORT, page)
     return Removal(
         output=str(output),
@@ -125,34 +132,10 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
         accepted=validation.accepted,
         reasons=validation.reasons,
         results=validation.results,
-        bytes_changed=checkpoint.bytes_changed,
-        bytes_total=checkpoint.bytes_total,
+        bytes_changed=manifest.bytes_changed,
+        bytes_total=manifest.bytes_total,
         elapsed_s=round(time.monotonic() - run.began, 1),
     )
-
-
-def bake(
-    model: str, heads: Sequence[Head], output: Path, options: Options, progress: Progress
-) -> Manifest:
-    """Write a checkpoint with the heads zeroed; nothing is loaded and nothing measured.
-
-    Raises:
-        UsageError: no heads, or an output that may not be written.
-        ModelError: the model cannot be used or has no such head.
-    """
-    if not heads:
-        raise UsageError("no heads to zero", "name some, as in --heads L16H21,L15H13")
-    check_output(output, force=options.force)
-    began = datetime.now(timezone.utc)
-    opened = open_model(model, options, progress)
-    check_heads(opened.spec, heads)
-    base = opened.source.folder
-    with staged(output, force=options.force, base=base) as folder:
-        checkpoint = _bake(opened, heads, folder, progress)
-        times = {"started": began.isoformat(timespec="seconds")}
-        manifest = _manifest(opened, sorted(set(heads)), checkpoint, model, times)
-        _describe(manifest, base, folder, None)
-    return manifest
 
 
 def validate(
@@ -176,22 +159,29 @@ def validate(
     """
     manifest = read_manifest(edited)
     recipe = _recipe_of(manifest, base, changes)
-    opened = Opened(Source(edited.name, None, edited, ""), read_spec(edited, source=edited.name))
+    # A GGUF file is measured multiplied out, but what is recorded are the files themselves.
+    stored = open_model(str(edited), options, progress, convert=False)
+    as_file = is_gguf(stored.source.folder)
+    opened = open_model(str(edited), options, progress) if as_file else stored
 
     def check(base: Opened) -> None:
-        if base.spec.files != manifest.base_files:
+        if as_file:
+            base = open_model(recipe.model, options, progress, convert=False)
+        if base.weights != manifest.base_files:
             raise UsageError(
                 f"{base.source.name} is not the base that {edited} was made from: its weight "
                 f"files have other digests than {MANIFEST} records",
                 f"name the base with --base; it was {manifest.base}",
             )
-        _check_recorded(manifest, opened.spec, base.spec)
+        # Read again, not remembered: this is about whether they were changed.
+        weights = tuple(digest_file(stored.root, file.name) for file in stored.spec.files)
+        _check_recorded(manifest, weights, base.spec)
 
     with started(recipe, options, progress, check) as run:
         return _validate(run, manifest.heads, opened)
 
 
-def _check_recorded(manifest: Manifest, edited: ModelSpec, base: ModelSpec) -> None:
+def _check_recorded(manifest: Manifest, weights: tuple[FileDigest, ...], base: ModelSpec) -> None:
     """That the weights are the recorded ones, and the recorded edits those of the heads.
 
     Raises:
@@ -199,7 +189,7 @@ def _check_recorded(manifest: Manifest, edited: ModelSpec, base: ModelSpec) -> N
         ModelError: the base has no such head.
     """
     recorded = {file.name: file for file in manifest.files}
-    for file in edited.files:
+    for file in weights:
         if recorded.get(file.name) != file:
             raise CheckFailed(
                 f"{file.name} is not the file that {MANIFEST} records: its size or sha256 differs",
@@ -264,88 +254,17 @@ def _universal(run: Run) -> UniversalHeads:
     return found
 
 
-def _bake(opened: Opened, heads: Sequence[Head], folder: Path, progress: Progress) -> Checkpoint:
-    """Write the edited files into the folder and check every byte of them."""
-    check_heads(opened.spec, heads)
-    progress.stage("writing and verifying the checkpoint", 0)
-    base = opened.source.folder
-    checkpoint = apply_edits(base, folder, compile_edits(opened.spec, heads))
-    verify_edits(base, folder, checkpoint)
-    for name in other_weights(base):
-        progress.say(f"copied unedited, it may still hold the capability: {name}")
-    return checkpoint
-
-
 def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:
     """Load the edited files afresh and compare them with the base."""
     settings, progress = run.settings, run.progress
     rows = tasks.judged(run.what, settings.test_items, settings.min_target_drop)
     progress.stage("validation on base and edited files", 2 * len(rows) + 4 * len(heads))
-    weights = edited.spec.weights_digest()[:8]
+    weights = edited.weights_id[:8]
     with Journal.open(run.folder.path / f"edited-{weights}.jsonl") as journal:
         bench = loaded_bench(edited, settings.dtype, journal, run.options, progress)
         return validate_edit(
             run.bench, bench, rows, heads, spec=run.opened.spec, seed=settings.seed
         )
-
-
-def _manifest(
-    opened: Opened, heads: Sequence[Head], checkpoint: Checkpoint, model: str, times: dict[str, Any]
-) -> Manifest:
-    """What is known of an edit before anything was measured."""
-    local = Path(model).expanduser().exists()
-    return Manifest(
-        schema_version=SCHEMA_VERSION,
-        tool=f"capability-editor {__version__}",
-        model=Path(model).resolve().name if local else model,
-        base=opened.spec.source,
-        revision=opened.spec.revision,
-        base_files=opened.spec.files,
-        heads=tuple(heads),
-        edits=checkpoint.edits,
-        # The base's card was copied, but the edit's own card takes its place.
-        files=tuple(file for file in checkpoint.files if file.name != CARD),
-        bytes_changed=checkpoint.bytes_changed,
-        bytes_total=checkpoint.bytes_total,
-        times=times,
-    )
-
-
-def _describe(manifest: Manifest, base: Path, folder: Path, page: str | None) -> None:
-    """Write manifest, card and report beside the weights."""
-    old = base / CARD
-    text = None
-    if old.is_file() and old.stat().st_size <= MAX_CARD_BYTES:
-        text = old.read_text(encoding="utf-8", errors="replace")
-    write_atomic(folder / CARD, render_card(manifest, text))
-    write_atomic(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
-    if page is not None:
-        write_atomic(folder / REPORT, page)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The editor.json of an edited checkpoint.
-
-    Raises:
-        ModelError: there is none, or it is not one of this tool's.
-    """
-    file = folder / MANIFEST
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ModelError(
-            f"{file}: {error.strerror or error}", "give a folder that `editor` wrote"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            f"{file} is not UTF-8 text", "give a folder that `editor` wrote"
-        ) from error
-    try:
-        return Manifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole file"
-        raise ModelError(f"{file}: {where}: {first['msg']}") from error
 
 
 def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:

@@ -26,6 +26,8 @@ def compile_edits(spec: ModelSpec, heads: Sequence[Head]) -> tuple[TensorEdit, .
                 axis=at.axis,
                 start=head.head * at.head_dim,
                 stop=(head.head + 1) * at.head_dim,
+                width=at.n_heads * at.head_dim,
+                code=at.code,
             )
         )
     return tuple(edits)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from editor import gguf, tasks
 from editor.checkpoint import other_weights
+from editor.coverage import require_coverage
 from editor.errors import ModelError, UsageError, nearest
 from editor.layout import digest_file, source_files
 from editor.progress import Progress
 from editor.recipe import Recipe
-from editor.records import FileDigest, Record, Settings
+from editor.records import FileSize, Record, Settings
 from editor.search import EXPECTED_POOLS, EXPECTED_TRIES
 from editor.session import Opened, Options, open_model, settle, universal_file
 from editor.source import ALIASES, PACKAGED, default_cache
@@ -47,7 +48,7 @@ class Preview(Record):
     weights_bytes: int | None
     """About the memory that the weights take."""
     output: str | None
-    files: tuple[FileDigest, ...]
+    files: tuple[FileSize, ...]
     """The weight files that would be read and written anew."""
     writes: tuple[str, ...]
     """Names of all files of the output."""
@@ -87,6 +88,7 @@ def preview(recipe: Recipe, output: Path | None, options: Options, progress: Pro
         **dict.fromkeys(("files", "writes", "unedited"), ()),
     }
     if opened is not None:
+        require_coverage(opened.spec, allow_partial=options.allow_partial)
         settings = settle(recipe, what, opened.spec)
         looked |= _of_model(opened, settings, options)
         if output is not None:

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SPARING_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What a model's own code raises when a layer that was spared did not leave what it looks for."""
+
 _INDEX = re.compile(r"\.\d+\.", re.ASCII)
 
 MIN_MASKS = 6
@@ -101,6 +104,39 @@ def worthwhile(first_layers: Iterable[int], n_layers: int) -> bool:
     return len(first_layers) >= MIN_MASKS and saved >= MIN_SAVED
 
 
+@torch.inference_mode()
+def sparing_is_exact(blocks: Sequence[torch.nn.Module], forward: Callable[[int], Tensor]) -> bool:
+    """Whether a pass that starts from recorded layers has the result of a whole one, at any layer.
+
+    It has not where a layer hands something on beside its output: keys and values that later layers
+    share, say, or where what looks like a layer is but a part of one.
+
+    Args:
+        blocks: all layers, in order.
+        forward: the logits of so many rows that are alike.
+    """
+    lower = RecordedLayers(blocks)
+    lower.record(lambda: forward(2))
+    whole = forward(2)
+    for layer in range(1, len(blocks) + 1):
+        try:
+            with lower.starting_at(layer, 2):
+                forward(4)  # of another shape, so its last bits may differ: it only has to run
+            with lower.starting_at(layer, 1):
+                found = forward(2)
+        except SPARING_ERRORS:
+            return False
+        if not torch.equal(found, whole):
+            return False
+    return True
+
+
+def block_index(module: str) -> int:
+    """Which of the model's layers a projection is in, by its path."""
+    at = _INDEX.search(module)
+    return int(at[0].strip(".")) if at else 0
+
+
 def decoder_blocks(model: Any, modules: Sequence[str]) -> list[torch.nn.Module]:
     """All layers of the model, in order, or none where they are not one list.
 
@@ -126,5 +162,7 @@ def _returning(output: Any) -> Callable[..., Any]:
 
 def _repeated(output: Any, copies: int) -> Any:
     if isinstance(output, Tensor):
-        return output.repeat(copies, *(1 for _ in output.shape[1:]))
-    return (_repeated(output[0], copies), *output[1:])
+        return output.repeat(copies, *(1 for _ in output.shape[1:])) if output.dim() else output
+    if isinstance(output, tuple):
+        return tuple(_repeated(one, copies) for one in output)
+    return output

@@ -84,6 +84,17 @@ class FileDigest(Record):
     sha256: str
 
 
+class FileSize(Record):
+    """One weight file of a model that was read without hashing it."""
+
+    name: str
+    n_bytes: int
+
+
+ZeroCode = Literal["zero", "nf4", "fp4", "offset", "gptq", "gptq_v2", "awq", "ggml"]
+"""How a stored weight writes the number zero; see `zero_codes`."""
+
+
 class AttentionLayer(Record):
     """Where the heads of one attention layer live: slices of its output projection.
 
@@ -100,6 +111,8 @@ class AttentionLayer(Record):
     n_heads: int
     head_dim: int
     axis: Literal[0, 1]
+    """Axis of the multiplied-out weight along which the heads lie."""
+    code: ZeroCode = "zero"
 
 
 class ModelSpec(Record):
@@ -116,19 +129,18 @@ class ModelSpec(Record):
     tied: bool
     """Whether the output embedding shares the input embedding's tensor."""
     layers: tuple[AttentionLayer, ...]
-    files: tuple[FileDigest, ...]
+    files: tuple[FileSize, ...]
     """The weight files that the index (or the single file) names."""
     not_covered: tuple[str, ...]
-    """Layers without heads that could be edited, each with the reason."""
+    """Layers without heads that could be edited, each with the reason: coverage is partial."""
+    notes: tuple[str, ...] = ()
+    """What is in the files but no part of the model that is loaded."""
+    n_layers: int | None = None
+    """All layers of the model, those without attention included."""
 
     def heads(self) -> tuple[Head, ...]:
         """All heads in unit order: by layer, then by head."""
         return tuple(Head(at.layer, h) for at in self.layers for h in range(at.n_heads))
-
-    def weights_digest(self) -> str:
-        """sha256 over the weight files' names and digests: the identity of the weights."""
-        text = "\n".join(f"{file.name} {file.sha256}" for file in self.files)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Item(Record):
@@ -239,27 +251,84 @@ class EditPlan(Record):
 
 
 class TensorEdit(Record):
-    """Zero the slice [start, stop) of one tensor along one axis."""
+    """Set the slice [start, stop) of one weight, along one axis, to the code of zero.
+
+    Axis, start and stop count elements of the multiplied-out weight, however it is stored.
+    """
 
     tensor: str
+    """The stored tensor whose bytes change."""
     file: str
     axis: Literal[0, 1]
     start: int
     stop: int
+    width: int
+    """Length of the multiplied-out weight along `axis`."""
+    code: ZeroCode = "zero"
+
+
+class Rows(Record):
+    """Byte ranges of a file: the columns [a, b) of `n_rows` rows that follow each other."""
+
+    start: int
+    """Offset of the first row from the beginning of the file."""
+    row_bytes: int
+    n_rows: int
+    columns: tuple[tuple[int, int], ...]
+
+
+class Written(Record):
+    """The bytes of one tensor that edits reached."""
+
+    tensor: str
+    file: str
+    rows: tuple[Rows, ...]
+    sha256_before: str
+    """Of the bytes in the ranges, in the order of the file, as the base has them."""
+    sha256_after: str
 
 
 class Checkpoint(Record):
     """A baked checkpoint."""
 
+    base_files: tuple[FileDigest, ...]
+    """The weight files of the base."""
     files: tuple[FileDigest, ...]
     """Every file of the folder that baking wrote."""
-    changed: tuple[FileDigest, ...]
-    """The weight files that differ from the base, as they are now."""
     edits: tuple[TensorEdit, ...]
+    written: tuple[Written, ...]
+    linked: tuple[str, ...]
+    """Weight files that are hard links to the base's."""
     bytes_changed: int
     """Bytes whose value differs from the base."""
     bytes_total: int
     """Bytes of all weight files."""
+
+    def changed(self) -> tuple[FileDigest, ...]:
+        """The weight files that differ from the base, as they are now."""
+        before = set(self.base_files)
+        names = {file.name for file in self.base_files}
+        return tuple(at for at in self.files if at.name in names and at not in before)
+
+
+class Earlier(Record):
+    """An edit that the base of another edit had already."""
+
+    tool: str
+    base: str
+    revision: str | None
+    base_files: tuple[FileDigest, ...]
+    heads: tuple[HeadText, ...]
+    edits: tuple[TensorEdit, ...]
+    manifest: str
+    """sha256 of that edit's editor.json."""
+
+
+class RestorePatch(Record):
+    """The removed bytes, kept beside the edited checkpoint's folder and never in it."""
+
+    n_bytes: int
+    sha256: str
 
 
 class Result(Record):
@@ -358,11 +427,20 @@ class Manifest(Record):
     """The model's resolved name."""
     revision: str | None
     base_files: tuple[FileDigest, ...]
+    """The base's weight files."""
     heads: tuple[HeadText, ...]
     edits: tuple[TensorEdit, ...]
+    written: tuple[Written, ...]
+    """The byte ranges of the edits, with the sha256 of what was there and what is there now."""
     files: tuple[FileDigest, ...]
+    """The edited checkpoint's files, apart from the editor's own and the card."""
     bytes_changed: int
     bytes_total: int
+    not_covered: tuple[str, ...] = ()
+    """Layers in which no head could be edited, each with the reason."""
+    restore: RestorePatch | None = None
+    earlier: tuple[Earlier, ...] = ()
+    """Edits that the base had already, the oldest first: this edit composes with them."""
     settings: Settings | None = None
     """None for a bake of given heads, which measured nothing."""
     evaluations: int | None = None
@@ -372,6 +450,70 @@ class Manifest(Record):
     validation: Validation | None = None
     times: dict[str, Any]
     """Wall-clock facts, the only part that differs between two runs with one seed."""
+
+
+class Verified(Record):
+    """What `verify` found to be true."""
+
+    output: str
+    kind: Literal["edit", "derivative"]
+    """Files as an edit wrote them, or files that another program made from such."""
+    base: str | None
+    """The base that every byte was compared with, or None."""
+    heads: tuple[HeadText, ...]
+    """Heads that are zero in the files, earlier edits' too."""
+    tensors: int
+    """Tensors in which they lie."""
+    bytes_read: int
+    bytes_changed: int | None
+    """Bytes that differ from the base, all of them declared; None without a base."""
+    shown: tuple[str, ...]
+    """What was checked and held, in plain sentences."""
+    not_checked: tuple[str, ...]
+    """What this check could not tell, and what would."""
+
+
+class Undone(Record):
+    """What `undo` restored."""
+
+    output: str
+    base: str
+    files: tuple[FileDigest, ...]
+    """Every file of the base, each with the sha256 that the base had."""
+    left_out: tuple[str, ...]
+    """Files of the edited folder that are no part of the base."""
+
+
+class TensorDifference(Record):
+    """One tensor that two checkpoints do not have alike."""
+
+    tensor: str
+    kind: Literal["only in A", "only in B", "shape", "dtype", "bytes"]
+    a: str
+    """Dtype and shape in A, or ""."""
+    b: str
+    bytes_changed: int | None
+    """Of `bytes_total`; None where the two cannot be compared byte by byte."""
+    bytes_total: int
+    heads: tuple[HeadText, ...]
+    """Heads whose slices differ."""
+    zeroed: tuple[HeadText, ...]
+    """Those among them that are zero in B."""
+    beside_heads: bool
+    """Whether something outside of all heads differs too."""
+
+
+class Difference(Record):
+    """What two checkpoints do not have alike."""
+
+    a: str
+    b: str
+    same: bool
+    tensors: tuple[TensorDifference, ...]
+    tensors_equal: int
+    files: tuple[str, ...]
+    """Files beside the weights that differ, each with how."""
+    notes: tuple[str, ...]
 
 
 class Localization(Record):

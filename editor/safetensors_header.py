@@ -17,6 +17,13 @@ from editor.errors import ModelError
 
 MAX_HEADER_BYTES = 100_000_000
 """The cap of the safetensors library itself."""
+MAX_COMPANION_BYTES = 64 << 20
+"""A larger tensor is none of those that lie beside a quantized weight: scales, zero points."""
+MAX_JSON_PARTS = 1 << 20
+"""Values of a JSON text, counted by their commas and brackets.  Each takes up to 300 bytes
+of memory.  A tensor of a header makes 8 of them, one of an index 1: the largest has 140,000."""
+MAX_WIDE_BYTES = 16 << 20
+"""Of a JSON text that is not all ASCII: each of its characters may take 4 bytes of memory."""
 _MAX_RANK = 16
 _MAX_DIM = 1 << 62
 _LENGTH_BYTES = 8
@@ -87,8 +94,13 @@ def parse_json(text: bytes, path: Path, *, what: str) -> dict[str, object]:
         what: What the text is, for the message.
 
     Raises:
-        ModelError: Not UTF-8, not JSON, nested without end, not an object, or a key given twice.
+        ModelError: Not UTF-8, not JSON, nested without end, not an object, a key given twice, or
+            more than there is memory for.
     """
+    if sum(map(text.count, (b",", b"[", b"{"))) > MAX_JSON_PARTS:
+        _damaged(path, f"{what} may hold {MAX_JSON_PARTS} values, found more")
+    if len(text) > MAX_WIDE_BYTES and not text.isascii():
+        _damaged(path, f"{what} of more than {MAX_WIDE_BYTES} bytes should be ASCII")
     try:
         value: object = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:

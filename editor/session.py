@@ -14,17 +14,23 @@ from pathlib import Path
 
 from editor import __version__
 from editor.architecture import read_spec
+from editor.coverage import require_coverage
+from editor.digests import remembered_digest
+from editor.gguf_spec import read_gguf_spec
 from editor.layout import digest_file, source_files
 from editor.measure import Bench, Memory
 from editor.progress import Progress
 from editor.recipe import Recipe
-from editor.records import Fingerprint, ModelSpec, Settings
+from editor.records import FileDigest, Fingerprint, ModelSpec, Settings
 from editor.search import SCAN_VERSION
 from editor.source import Source, default_cache, resolve
 from editor.store import RunDir
 from editor.tasks import Scope, scan_texts, scope
+from editor.weights import is_gguf
 
-_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
+_PACKED_DTYPE = "bfloat16"
+"""What a quantized model computes in."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,13 @@ class Options:
     """Start afresh instead of going on with a run of the same settings."""
     offline: bool = False
     trust_remote_code: bool = False
+    link: bool = False
+    """Make weight files that are not edited hard links to the base's."""
+    allow_partial: bool = False
+    """Go on with a model of which only some layers have heads that can be edited."""
 
 
-_DECIDING = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
+DECIDING = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
 """Suffixes of the files beside the weights that change what a model computes or reads."""
 
 
@@ -53,14 +63,35 @@ class Opened:
 
     source: Source
     spec: ModelSpec
+    cache: Path
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds the model's files."""
+        path = self.source.folder
+        return path.parent if is_gguf(path) else path
+
+    def digest(self, name: str) -> FileDigest:
+        """Size and sha256 of one of the model's files, hashed once as long as it is the same."""
+        return remembered_digest(self.root, name, self.cache)
+
+    @cached_property
+    def weights(self) -> tuple[FileDigest, ...]:
+        """Size and sha256 of every weight file."""
+        return tuple(self.digest(file.name) for file in self.spec.files)
+
+    @property
+    def weights_id(self) -> str:
+        """sha256 over the weight files' names and digests."""
+        text = "\n".join(f"{file.name} {file.sha256}" for file in self.weights)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def identity(self) -> str:
         """sha256 over the digests of all files that decide what the model says."""
-        folder = self.source.folder
         weights = {file.name for file in self.spec.files}
-        names = [name for name, _ in source_files(folder) if name.endswith(_DECIDING)]
-        files = [*self.spec.files, *(digest_file(folder, n) for n in names if n not in weights)]
+        names = [name for name, _ in source_files(self.root) if name.endswith(DECIDING)]
+        files = [*self.weights, *(digest_file(self.root, n) for n in names if n not in weights)]
         text = "\n".join(f"{file.name} {file.sha256}" for file in files)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -100,16 +131,35 @@ class Logged:
         self._progress.stage(title, total)
 
 
-def open_model(model: str, options: Options, progress: Progress) -> Opened:
+def open_model(model: str, options: Options, progress: Progress, *, convert: bool = True) -> Opened:
     """Resolve a model's name aloud and read what its files say, without loading it.
+
+    Args:
+        model: see `source.resolve`.
+        options: cache and offline are used.
+        progress: hears what the name became.
+        convert: multiply a GGUF file out to safetensors, which can be measured; else it is read
+            as it is.
 
     Raises:
         UsageError: the name is unknown.
         ModelError: the files are missing, damaged or of an unsupported kind.
     """
-    source = resolve(model, cache_dir=options.cache, offline=options.offline)
+    source = resolve(model, cache_dir=options.cache, offline=options.offline, convert=convert)
     progress.say(source.announcement)
-    return Opened(source, read_spec(source.folder, source=source.name, revision=source.revision))
+    spec = read_any_spec(source.folder, source.name, source.revision)
+    return Opened(source, spec, options.cache or default_cache())
+
+
+def read_any_spec(path: Path, source: str, revision: str | None = None) -> ModelSpec:
+    """What the files of a checkpoint say, whichever format they have.
+
+    Raises:
+        ModelError: they are missing, damaged or of an unsupported kind.
+    """
+    if is_gguf(path):
+        return read_gguf_spec(path, source=source)
+    return read_spec(path, source=source, revision=revision)
 
 
 def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
@@ -132,7 +182,7 @@ def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
         search_items=recipe.search_items,
         choose_items=recipe.choose_items,
         test_items=recipe.test_items,
-        dtype=_DTYPES.get(spec.dtype, "float32") if recipe.dtype == "auto" else recipe.dtype,
+        dtype=_DTYPES.get(spec.dtype, _PACKED_DTYPE) if recipe.dtype == "auto" else recipe.dtype,
     )
 
 
@@ -155,6 +205,7 @@ def started(
     began = time.monotonic()
     what = scope(recipe)
     opened = open_model(recipe.model, options, progress)
+    require_coverage(opened.spec, allow_partial=options.allow_partial)
     check(opened)
     settings = settle(recipe, what, opened.spec)
     fingerprint = Fingerprint(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import os
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple, cast
 
 from editor import gguf
 from editor.errors import ModelError, UsageError, nearest
+from editor.layout import SAFE_CONVERSION
 
 ALIASES = {
     "gpt2": "openai-community/gpt2",
@@ -66,8 +66,6 @@ _UNWANTED = (
     *("original/*", "onnx/*", "consolidated*"),
 )
 
-_log = logging.getLogger(__name__)
-
 
 class Source(NamedTuple):
     """A checkpoint that can be read, and how it was found."""
@@ -77,13 +75,18 @@ class Source(NamedTuple):
     revision: str | None
     """Commit of the Hub, 40 hex digits; None for what has none."""
     folder: Path
-    """A folder with config.json and safetensors weights."""
+    """A folder with config.json and safetensors weights; the GGUF file that is not converted."""
     announcement: str
     """One line for the user: what was asked for and what it became."""
 
 
 def resolve(
-    model: str, *, revision: str | None = None, cache_dir: Path | None = None, offline: bool = False
+    model: str,
+    *,
+    revision: str | None = None,
+    cache_dir: Path | None = None,
+    offline: bool = False,
+    convert: bool = True,
 ) -> Source:
     """Find a model, downloading or converting it when it is not there yet.
 
@@ -92,6 +95,7 @@ def resolve(
         revision: Branch, tag or commit of a Hub model.
         cache_dir: Where conversions are kept; by default `default_cache()`.
         offline: Open no socket: take from the Hub's cache what is there, else fail.
+        convert: Multiply a GGUF file out to safetensors; else its own path is the checkpoint.
 
     Raises:
         UsageError: The name is unknown or ambiguous, or a revision is given where there is none.
@@ -104,11 +108,12 @@ def resolve(
         if text.lower() in ALIASES:
             hint = f"write ./{text} for the folder or {ALIASES[text.lower()]} for the Hub's model"
             raise UsageError(f"{text} is an alias and also a path here", hint)
-        return _from_path(text, path, revision, cache_dir or default_cache())
+        return _from_path(text, path, revision, cache_dir or default_cache(), convert)
     name, wanted = _split_revision(text, revision)
     alias = name.lower()
     if alias in PACKAGED and wanted is None:
-        return _from_package(name, PACKAGED[alias], cache_dir or default_cache(), offline)
+        packaged = PACKAGED[alias]
+        return _from_package(name, packaged, cache_dir or default_cache(), offline, convert)
     if alias in ALIASES:
         return _from_hub(name, ALIASES[alias], wanted, offline)
     if _HUB_ID.fullmatch(name) and not name.lower().endswith(".gguf"):
@@ -128,6 +133,23 @@ def default_cache() -> Path:
     return Path(named).expanduser() if named else Path.home() / ".cache" / "capability-editor"
 
 
+def is_gguf_name(model: str) -> bool:
+    """Whether a name stands for a GGUF file: its path, its folder, or a packaged alias."""
+    text = model.strip()
+    path = Path(os.path.expanduser(text))
+    if os.path.exists(path):
+        return path.suffix.lower() == ".gguf" if path.is_file() else _gguf_in(path) is not None
+    return text.lower() in PACKAGED
+
+
+def _gguf_in(folder: Path) -> Path | None:
+    """The only GGUF file of a folder that is no checkpoint otherwise, such as an edited one's."""
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return None
+    files = [file for file in folder.iterdir() if file.suffix.lower() == ".gguf"]
+    return files[0] if len(files) == 1 and files[0].is_file() else None
+
+
 def _split_revision(text: str, revision: str | None) -> tuple[str, str | None]:
     name, at, suffix = text.partition("@")
     if not at:
@@ -139,12 +161,13 @@ def _split_revision(text: str, revision: str | None) -> tuple[str, str | None]:
     return name, suffix
 
 
-def _from_path(text: str, path: Path, revision: str | None, cache: Path) -> Source:
+def _from_path(text: str, path: Path, revision: str | None, cache: Path, convert: bool) -> Source:
     if revision is not None:
         raise UsageError(
             f"{text} is a local path, which has no revision {revision}",
             "leave the revision out, or give a Hub id org/name",
         )
+    path = _gguf_in(path) or path
     if path.is_dir():
         check_folder(path, text)
         name = path.resolve().name or "model"
@@ -153,6 +176,10 @@ def _from_path(text: str, path: Path, revision: str | None, cache: Path) -> Sour
         raise UsageError(
             f"{text} is a file that is no .gguf", "give the folder of a safetensors checkpoint"
         )
+    if not convert:
+        return Source(path.name, None, path, f"{text} -> {path.name}, as it is")
+    if not path.is_file():  # a device or a pipe would be hashed without end
+        raise ModelError(f"{text}: expected a GGUF file, found a device or a pipe")
     folder = _converted(path, _sha256(path), cache)
     return Source(
         path.name,
@@ -180,7 +207,7 @@ def check_folder(folder: Path, shown: str) -> None:
     if not any(folder.glob("*.safetensors")):
         hint = "the download may be incomplete"
         if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
-            hint = "only safetensors weights are edited; convert the .bin or .pth weights first"
+            hint = SAFE_CONVERSION
         raise ModelError(
             f"{shown} has no safetensors weights (expected model.safetensors, "
             "or shards with model.safetensors.index.json)",
@@ -188,7 +215,9 @@ def check_folder(folder: Path, shown: str) -> None:
         )
 
 
-def _from_package(alias: str, packaged: PackagedModel, cache: Path, offline: bool) -> Source:
+def _from_package(
+    alias: str, packaged: PackagedModel, cache: Path, offline: bool, convert: bool
+) -> Source:
     file = _packaged_file(packaged)
     if file is None:
         return _instead_of_package(alias, packaged, offline)
@@ -199,16 +228,17 @@ def _from_package(alias: str, packaged: PackagedModel, cache: Path, offline: boo
             f"{digest}, expected {packaged.sha256}",
             f"reinstall it: {_install(packaged)} --force-reinstall",
         )
-    folder = _converted(file, digest, cache)
-    stem, _, quantization = packaged.file.removesuffix(".gguf").rpartition(".")
     # The digest was checked, so the version is known whatever the package's metadata says.
-    return Source(
-        f"{packaged.distribution}=={packaged.version}/{packaged.file}",
-        None,
-        folder,
+    name = f"{packaged.distribution}=={packaged.version}/{packaged.file}"
+    stem, _, quantization = packaged.file.removesuffix(".gguf").rpartition(".")
+    found = (
         f"{alias} -> {stem} ({quantization} GGUF of package {packaged.distribution} "
-        f"{packaged.version}), converted to bfloat16 safetensors in {folder}",
+        f"{packaged.version})"
     )
+    if not convert:
+        return Source(name, None, file, f"{found}, as it is")
+    folder = _converted(file, digest, cache)
+    return Source(name, None, folder, f"{found}, converted to bfloat16 safetensors in {folder}")
 
 
 def _packaged_file(packaged: PackagedModel) -> Path | None:
@@ -239,7 +269,6 @@ def _converted(file: Path, digest: str, cache: Path) -> Path:
     target = cache / f"{file.stem}-{digest[:16]}-c{gguf.CONVERTER}"
     # The folder gets this name only when the conversion is complete.
     if not target.is_dir():
-        _log.info("converting %s to safetensors, once", file.name)
         gguf.convert(file, target)
     check_folder(target, f"the conversion {target}")
     return target

@@ -15,7 +15,7 @@ _ESCAPES = re.compile(
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[@-_]"
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 METRIC_NAMES: dict[Metric, str] = {
@@ -223,6 +223,7 @@ def commands(manifest: Manifest) -> list[tuple[str, str]]:
     base = shlex.quote(base)
     heads = ",".join(map(str, manifest.heads))
     return [
+        ("Compare every byte with the base", f"editor verify . --base {base}"),
         (
             "Measure it again, against the base",
             f"editor validate . --base {base}"

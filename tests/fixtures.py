@@ -10,17 +10,21 @@ from editor.records import (
     EditPlan,
     Estimate,
     FileDigest,
+    FileSize,
     Head,
     HeadEffect,
     Manifest,
     ModelSpec,
     Predicted,
+    RestorePatch,
     Result,
+    Rows,
     Sample,
     Settings,
     TensorEdit,
     UniversalHeads,
     Validation,
+    Written,
 )
 
 CHOSEN = tuple(map(Head.parse, ("L23H4", "L21H7", "L6H7", "L3H2", "L17H6")))
@@ -28,6 +32,7 @@ UNIVERSAL = tuple(map(Head.parse, ("L0H3", "L1H0", "L1H3", "L1H4", "L1H5", "L2H2
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 REVISION = "7e27bd9f95328f0f3b08261d1252705110c806f8"
 HEAD_DIM = 64
+WEIGHTS = FileDigest(name="model.safetensors", n_bytes=269_060_552, sha256="5a" * 32)
 
 
 def make_spec(n_layers: int = 30, n_heads: int = 9) -> ModelSpec:
@@ -51,7 +56,7 @@ def make_spec(n_layers: int = 30, n_heads: int = 9) -> ModelSpec:
             )
             for layer in range(n_layers)
         ),
-        files=(FileDigest(name="model.safetensors", n_bytes=269_060_552, sha256="5a" * 32),),
+        files=(FileSize(name=WEIGHTS.name, n_bytes=WEIGHTS.n_bytes),),
         not_covered=(),
     )
 
@@ -96,9 +101,8 @@ def make_estimates(spec: ModelSpec | None = None) -> tuple[Estimate, ...]:
 
 def make_universal(spec: ModelSpec | None = None) -> UniversalHeads:
     strong = dict(zip(UNIVERSAL, (0.12, 0.13, 0.32, 0.25, 0.61, 0.14, 0.11), strict=True))
-    spec = spec or make_spec()
     return UniversalHeads(
-        checkpoint=spec.weights_digest(),
+        checkpoint="f1" * 32,
         threshold=0.1,
         evaluations=270,
         effects=tuple(
@@ -192,14 +196,14 @@ def make_manifest(
     *, accepted: bool = True, validation: Validation | None = None, heads: tuple[Head, ...] = CHOSEN
 ) -> Manifest:
     """A run that removed recall; `validation` replaces the one that `accepted` chooses."""
-    weights = FileDigest(name="model.safetensors", n_bytes=269_060_552, sha256="c3" * 32)
+    weights = WEIGHTS.model_copy(update={"sha256": "c3" * 32})
     return Manifest(
-        schema_version=1,
+        schema_version=2,
         tool="capability-editor 0.1.0",
         model="smollm2-135m",
         base=BASE,
         revision=REVISION,
-        base_files=make_spec().files,
+        base_files=(WEIGHTS,),
         heads=heads,
         edits=tuple(
             TensorEdit(
@@ -208,12 +212,15 @@ def make_manifest(
                 axis=1,
                 start=at.head * HEAD_DIM,
                 stop=(at.head + 1) * HEAD_DIM,
+                width=9 * HEAD_DIM,
             )
             for at in heads
         ),
+        written=tuple(map(make_written, heads)),
         files=(weights, FileDigest(name="config.json", n_bytes=861, sha256="0f" * 32)),
         bytes_changed=368_011,
-        bytes_total=269_030_016,
+        bytes_total=269_060_552,
+        restore=RestorePatch(n_bytes=370_112, sha256="7e" * 32),
         settings=Settings(
             capability="recall",
             controls=("copying", "addition", "english", "python"),
@@ -242,6 +249,19 @@ def make_manifest(
         ),
         validation=validation or make_validation(accepted=accepted),
         times={"search_s": 31.4, "validate_s": 88.2, "finished": "2026-01-05T10:00:00Z"},
+    )
+
+
+def make_written(head: Head) -> Written:
+    """The bytes that zeroing one head reaches."""
+    width = 9 * HEAD_DIM * 2
+    columns = ((head.head * HEAD_DIM * 2, (head.head + 1) * HEAD_DIM * 2),)
+    return Written(
+        tensor=f"model.layers.{head.layer}.self_attn.o_proj.weight",
+        file=WEIGHTS.name,
+        rows=(Rows(start=head.layer * 7_000_000, row_bytes=width, n_rows=576, columns=columns),),
+        sha256_before="1b" * 32,
+        sha256_after="2a" * 32,
     )
 
 

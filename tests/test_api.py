@@ -14,16 +14,17 @@ import editor
 from editor import pipeline
 from editor.api import read_heads
 from editor.cli import main
-from editor.errors import ModelError, UsageError
+from editor.errors import CheckFailed, ModelError, UsageError
 from editor.progress import Silent
 from editor.recipe import Recipe
-from editor.records import Head, Manifest
+from editor.records import Difference, Head, Manifest, Undone, Verified
 from editor.session import Options
 from fixtures import make_validation
+from small import files_of, flip, make_base
 from test_cli import make_model, removal_of
 
 ROOT = Path(__file__).resolve().parent.parent
-VERBS = ("remove", "localize", "bake", "validate")
+VERBS = ("remove", "localize", "bake", "validate", "verify", "undo", "diff")
 
 
 def defaults_of(name: str) -> dict[str, Any]:
@@ -54,17 +55,22 @@ def test_names_are_listed_and_others_refused() -> None:
 @pytest.mark.parametrize("name", VERBS)
 def test_the_arguments_are_the_flags(name: str) -> None:
     here = set(defaults_of(name)) - {"progress"}
+    if name == "verify":  # one verb, two functions
+        here |= set(defaults_of("verify_derivative")) - {"progress", "derived"}
     # On the command line validate's folder is no flag, and every flag that only speaks is apart.
     flags = {param.name for param in main.commands[name].params if param.expose_value}
-    flags = {"output" if flag == "edited" else flag for flag in flags} - {"dry_run"}
-    assert here == flags
+    if name != "undo":
+        flags = {"output" if flag == "edited" else flag for flag in flags}
+    flags -= {"dry_run", "derivative"}
+    # A file's heads are a record's `heads` in Python.
+    assert here == flags - {"plan"}
 
 
 @pytest.mark.parametrize("name", ["remove", "localize", "bake"])
 def test_the_defaults_are_those_of_recipe_and_options(name: str) -> None:
     recipe, options = Recipe(model="m", capability="c"), Options()
     for key, default in defaults_of(name).items():
-        if default is inspect.Parameter.empty or key in ("progress", "max_control_drop"):
+        if default is inspect.Parameter.empty or key in ("progress", "max_control_drop", "form"):
             continue
         assert default == getattr(recipe if key in Recipe.model_fields else options, key), key
 
@@ -156,6 +162,52 @@ def test_bake_from_files_to_files(tmp_path: Path) -> None:
         editor.bake(model=model, heads="L7H0", output=tmp_path / "other")
     with pytest.raises(UsageError, match="exists"):
         editor.bake(model=model, heads="L0H0", output=tmp_path / "out")
+
+
+class TestProof:
+    @pytest.fixture(autouse=True)
+    def edited(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        editor.bake(model=make_base(Path("base")), heads="L0H1,L1H2", output="out")
+
+    def test_verify(self) -> None:
+        found = editor.verify(output="out", base=Path("base"))
+        assert isinstance(found, Verified)
+        assert found.heads == (Head(0, 1), Head(1, 2))
+        assert editor.verify(output=Path("out")).base is None
+        flip(Path("out/config.json"))
+        with pytest.raises(CheckFailed, match=r"config\.json") as caught:
+            editor.verify(output="out")
+        assert caught.value.exit_code == 4
+
+    def test_verify_derivative(self) -> None:
+        every = editor.verify_derivative(derived="out")
+        assert every.heads == (Head(0, 1), Head(1, 2))
+        one = editor.verify_derivative(derived=Path("out"), heads=["L1H2"])
+        assert one.heads == (Head(1, 2),)
+        with pytest.raises(CheckFailed, match=r"layers\.0.*not as in the base"):
+            editor.verify_derivative(derived="out", heads=["L1H2"], base="base")
+        named = editor.verify_derivative(derived="out", manifest="out/editor.json")
+        assert named.heads == every.heads
+        with pytest.raises(UsageError, match=r"editor\.json"):
+            editor.verify_derivative(derived="base")
+        with pytest.raises(CheckFailed, match="should be zero"):
+            editor.verify_derivative(derived="base", heads="L0H1")
+
+    def test_undo(self) -> None:
+        found = editor.undo(edited="out", output=Path("restored"))
+        assert isinstance(found, Undone)
+        assert files_of(Path("restored")) == files_of(Path("base"))
+        with pytest.raises(UsageError, match="exists"):
+            editor.undo(edited="out", output="restored")
+        patch = Path("out.restore.zip").rename("p.zip")
+        assert editor.undo(edited="out", output="again", restore=patch).files == found.files
+
+    def test_diff(self) -> None:
+        found = editor.diff(a="base", b=Path("out"))
+        assert isinstance(found, Difference)
+        assert [at.zeroed for at in found.tensors] == [(Head(0, 1),), (Head(1, 2),)]
+        assert editor.diff(a="base", b="base").same
 
 
 def test_heads_in_every_form() -> None:

@@ -10,30 +10,32 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from editor import checkpoint, layout, staging
-from editor.checkpoint import (
-    apply_edits,
-    locate_tensors,
-    other_weights,
-    read_header,
-    staged,
-    verify_edits,
-    weight_files,
-)
+import gguf_files
+import test_zero_codes as zero_cases
+from editor import checkpoint, patching, staging
+from editor.checkpoint import apply_edits, check_written, staged, verify_edits
+from editor.direct_file import DirectFile
 from editor.errors import CheckFailed, EditorError, ModelError, UsageError
-from editor.records import TensorEdit
-from editor.safetensors_header import DTYPE_BITS
+from editor.ggml_codes import dequantize
+from editor.ggml_layouts import EDITABLE as EDITABLE_GGML
+from editor.layout import digest_file, locate_tensors, other_weights, weight_files
+from editor.records import TensorEdit, Written
+from editor.safetensors_header import DTYPE_BITS, read_header
+from editor.weights import open_weights
+from editor.zero_codes import ZERO_BITS
+from test_ggml_codes import random_rows
 
-EDITABLE = sorted(checkpoint.ZERO_IS_ZERO_BITS)
+EDITABLE = sorted(ZERO_BITS)
 Raw = dict[str, tuple[str, list[int], bytes]]
 
 
@@ -76,7 +78,8 @@ def simple(folder: Path) -> Path:
 
 
 def edit(axis: int = 1, start: int = 2, stop: int = 4, **other: Any) -> TensorEdit:
-    fields = {"tensor": "a", "file": "model.safetensors", **other}
+    width = 6 if axis == 1 else 4
+    fields = {"tensor": "a", "file": "model.safetensors", "width": width, **other}
     return TensorEdit(axis=axis, start=start, stop=stop, **fields)  # type: ignore[arg-type]
 
 
@@ -84,6 +87,7 @@ def edit(axis: int = 1, start: int = 2, stop: int = 4, **other: Any) -> TensorEd
 def checkpoints(draw: st.DrawFn) -> tuple[dict[str, Raw], list[TensorEdit]]:
     shards: dict[str, Raw] = {}
     edits: list[TensorEdit] = []
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     n_files = draw(st.integers(1, 3))
     for f in range(n_files):
         file = "model.safetensors" if n_files == 1 else f"model-{f}-of-{n_files}.safetensors"
@@ -93,12 +97,14 @@ def checkpoints(draw: st.DrawFn) -> tuple[dict[str, Raw], list[TensorEdit]]:
             dtype = draw(st.sampled_from(EDITABLE))
             shape = draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
             size = shape[0] * shape[1] * DTYPE_BITS[dtype] // 8
-            shards[file][name] = (dtype, list(shape), draw(st.binary(min_size=size, max_size=size)))
+            # Bytes 0 too: they are set and do not change.
+            content = rng.integers(0, 8, size, np.uint8).tobytes()
+            shards[file][name] = (dtype, list(shape), content)
+            axis = draw(st.sampled_from([0, 1]))
             for _ in range(draw(st.integers(0, 2))):
-                axis = draw(st.sampled_from([0, 1]))
                 start = draw(st.integers(0, shape[axis] - 1))
                 stop = draw(st.integers(start + 1, shape[axis]))
-                edits.append(edit(axis, start, stop, tensor=name, file=file))
+                edits.append(edit(axis, start, stop, tensor=name, file=file, width=shape[axis]))
     return shards, edits
 
 
@@ -112,33 +118,76 @@ def expected_tensor(name: str, raw: tuple[str, list[int], bytes], edits: list[Te
     return cells.tobytes()
 
 
-@settings(max_examples=100, deadline=None)
-@given(checkpoints(), st.sampled_from([2, 3, 16, 1 << 16]))
-def test_only_declared_bytes_change(
-    case: tuple[dict[str, Raw], list[TensorEdit]], chunk: int
-) -> None:
+Case = tuple[dict[str, Raw], list[TensorEdit]]
+
+
+def ranges_of(written: Written) -> list[int]:
+    """Offsets of the bytes that a record says were reached."""
+    return [
+        rows.start + row * rows.row_bytes + at
+        for rows in written.rows
+        for row in range(rows.n_rows)
+        for a, b in rows.columns
+        for at in range(a, b)
+    ]
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(checkpoints(), st.sampled_from([16, 100, 1 << 16]))
+def test_only_declared_bytes_change(case: Case, chunk: int) -> None:
     shards, edits = case
     with tempfile.TemporaryDirectory() as temporary, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "CHUNK_BYTES", chunk)
-        root = Path(temporary)
-        write_shards(root / "base", shards)
-        (root / "copy").mkdir()
-        result = apply_edits(root / "base", root / "copy", edits)
+        patch.setattr(patching, "CHUNK_BYTES", chunk)
+        base, copy = Path(temporary), Path(temporary, ".copy")
+        write_shards(base, shards)
+        copy.mkdir()
+        result = apply_edits(base, copy, edits)
+        digests = {digest.name: digest for digest in result.files}
         n_changed = 0
         for file, tensors in shards.items():
-            new = {
-                n: (d, s, expected_tensor(n, (d, s, c), edits)) for n, (d, s, c) in tensors.items()
-            }
-            write_raw(root / "expected", new, format="pt")
-            assert (root / "copy" / file).read_bytes() == (root / "expected").read_bytes()
-            old, now = (root / "base" / file).read_bytes(), (root / "copy" / file).read_bytes()
-            n_changed += sum(a != b for a, b in zip(old, now, strict=True))
+            old, now = (base / file).read_bytes(), (copy / file).read_bytes()
+            size = sum(len(content) for _, _, content in tensors.values())
+            new = [expected_tensor(name, raw, edits) for name, raw in tensors.items()]
+            assert now == old[: len(old) - size] + b"".join(new)
+            changed = np.flatnonzero(np.frombuffer(old, np.uint8) != np.frombuffer(now, np.uint8))
+            n_changed += len(changed)
+            assert digests[file].sha256 == hashlib.sha256(now).hexdigest()
+            assert digests[file].n_bytes == len(now)
+            reached: list[int] = []
+            for one in result.written:
+                if one.file == file:
+                    places = ranges_of(one)
+                    assert (
+                        one.sha256_before
+                        == hashlib.sha256(bytes(old[at] for at in places)).hexdigest()
+                    )
+                    assert (
+                        one.sha256_after
+                        == hashlib.sha256(bytes(now[at] for at in places)).hexdigest()
+                    )
+                    reached += places
+            assert set(changed.tolist()) <= set(reached)
+            assert len(reached) == len(set(reached))
         assert result.bytes_changed == n_changed
-        for digest in result.files:
-            content = (root / "copy" / digest.name).read_bytes()
-            assert digest.sha256 == hashlib.sha256(content).hexdigest()
-            assert digest.n_bytes == len(content)
-        verify_edits(root / "base", root / "copy", result)
+
+
+@settings(max_examples=60, deadline=None)
+@given(checkpoints(), st.data())
+def test_verifying_finds_what_applying_did_and_any_other_byte(case: Case, data: Any) -> None:
+    shards, edits = case
+    with tempfile.TemporaryDirectory() as temporary:
+        base, copy = Path(temporary), Path(temporary, ".copy")
+        write_shards(base, shards)
+        copy.mkdir()
+        result = apply_edits(base, copy, edits)
+        assert verify_edits(base, copy, edits) == result
+        file = data.draw(st.sampled_from(result.files))
+        content = bytearray((copy / file.name).read_bytes())
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] ^= 1 << data.draw(st.integers(0, 7))
+        (copy / file.name).write_bytes(content)
+        with pytest.raises(CheckFailed, match=f"{file.name}.*byte {at}:"):
+            verify_edits(base, copy, edits)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int8])
@@ -150,13 +199,15 @@ def test_equals_what_safetensors_saves_of_edited_tensors(tmp_path: Path, dtype: 
     copy.mkdir()
     (base / "config.json").write_text("{}")
     save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
-    result = apply_edits(base, copy, [edit(1, 16, 32), edit(0, 3, 9, tensor="b")])
+    result = apply_edits(
+        base, copy, [edit(1, 16, 32, width=96), edit(0, 3, 9, tensor="b", width=64)]
+    )
     tensors["a"][:, 16:32] = 0
     tensors["b"][3:9] = 0
     save_file(tensors, tmp_path / "expected", metadata={"format": "pt"})
     assert (copy / "model.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
-    assert [digest.name for digest in result.changed] == ["model.safetensors"]
-    assert weight_files(copy) == result.changed
+    assert [digest.name for digest in result.changed()] == ["model.safetensors"]
+    assert weight_files(copy) == result.changed()
 
 
 def test_copies_the_other_files_but_not_the_editors_own(tmp_path: Path) -> None:
@@ -169,7 +220,7 @@ def test_copies_the_other_files_but_not_the_editors_own(tmp_path: Path) -> None:
     result = apply_edits(base, tmp_path / "copy", [])
     names = [".gitattributes", "config.json", "model.safetensors", "sub/vocab.txt"]
     assert [digest.name for digest in result.files] == names
-    assert result.changed == () and result.bytes_changed == 0 and result.bytes_total > 96
+    assert result.changed() == () and result.bytes_changed == 0 and result.bytes_total > 96
 
 
 def test_reads_the_links_of_the_hub_cache(tmp_path: Path) -> None:
@@ -202,9 +253,11 @@ def test_refuses_links_that_lead_out(tmp_path: Path, target: str) -> None:
     [
         ({"tensor": "b"}, "does not have"),
         ({"file": "../other.safetensors"}, "does not have"),
-        ({"stop": 7}, "has 6 entries along axis 1"),
-        ({"start": 4}, "has 6 entries"),
-        ({"start": -1}, "has 6 entries"),
+        ({"stop": 7}, "should be edited between 0 and 6"),
+        ({"start": 4}, "between 0 and 6, found 4 to 4"),
+        ({"start": -1}, "between 0 and 6"),
+        ({"width": 8}, "should be a matrix with that axis 1"),
+        ({"code": "nf4"}, r"should be .*, found F32 \[4, 6\]"),
     ],
 )
 def test_refuses_edits_that_do_not_fit(
@@ -249,10 +302,14 @@ def add_weights(folder: Path) -> None:
         (damage(-96), "tensor 'a'.*no edit declares it"),
         (damage(-96 + 8), "tensor 'a'.*should be zero"),
         (damage(-1), "tensor 'a'.*no edit"),
-        (append, "not as in the base"),
+        (append, "model.safetensors: is longer than the base"),
         (lambda folder: os.truncate(folder / "model.safetensors", 100), "byte 100"),
         (lambda folder: (folder / "sub" / "vocab.txt").write_text("word2"), "vocab.*byte 4"),
         (lambda folder: (folder / "sub" / "vocab.txt").unlink(), "missing"),
+        (lambda folder: (folder / "sub" / "vocab.txt").write_text("wordss"), "vocab.*longer"),
+        (lambda folder: (folder / "config.json").write_text("{ }"), "config.json: byte 1"),
+        (lambda folder: (folder / "config.json").unlink(), "'config.json' is missing"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "'model.safetensors' is missing"),
         (add_weights, "damaged"),
     ],
 )
@@ -262,25 +319,208 @@ def test_verify_finds_every_difference(
     base, copy = simple(tmp_path / "base"), tmp_path / "copy"
     copy.mkdir()
     result = apply_edits(base, copy, [edit()])
-    verify_edits(base, copy, result)
+    assert verify_edits(base, copy, [edit()]) == result
     change(copy)
     with pytest.raises(CheckFailed, match=message):
-        verify_edits(base, copy, result)
+        verify_edits(base, copy, [edit()])
 
 
-def test_verify_checks_the_record_too(tmp_path: Path) -> None:
+def sharded(folder: Path) -> Path:
+    """`a` in one file and `b` in another, float32 4 x 6."""
+    names = {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}
+    write_shards(folder, {file: {t: ("F32", [4, 6], b"\1" * 96)} for t, file in names.items()})
+    return folder
+
+
+FIRST = edit(file="model-1-of-2.safetensors")
+
+
+def swap(folder: Path) -> None:
+    """Every file is as it was, but the index names other files for the tensors."""
+    one, two = (folder / f"model-{n}-of-2.safetensors" for n in (1, 2))
+    contents = one.read_bytes(), two.read_bytes()
+    write_index(folder, {"a": two.name, "b": one.name})
+    one.write_bytes(contents[1])
+    two.write_bytes(contents[0])
+
+
+def second_set(folder: Path) -> None:
+    """A single file beside the shards, which a loader takes first."""
+    shutil.copy(folder / "model-1-of-2.safetensors", folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (swap, "model-1-of-2.safetensors.*byte"),
+        (second_set, "both model.safetensors and"),
+        (lambda folder: write_index(folder, {"a": FIRST.file}), "index.json: byte"),
+        (lambda folder: (folder / FIRST.file).unlink(), "'model-1-of-2.safetensors' is missing"),
+    ],
+)
+def test_verify_finds_other_shards(
+    tmp_path: Path, change: Callable[[Path], object], message: str
+) -> None:
+    base, copy = sharded(tmp_path / "base"), tmp_path / "copy"
+    copy.mkdir()
+    assert apply_edits(base, copy, [FIRST]) == verify_edits(base, copy, [FIRST])
+    change(copy)
+    with pytest.raises(CheckFailed, match=message):
+        verify_edits(base, copy, [FIRST])
+
+
+def test_verify_does_not_look_at_files_that_were_replaced(tmp_path: Path) -> None:
+    base, copy = simple(tmp_path / "base"), tmp_path / "copy"
+    (base / "README.md").write_text("base")
+    copy.mkdir()
+    result = apply_edits(base, copy, [edit()])
+    (copy / "README.md").write_text("card")
+    with pytest.raises(CheckFailed, match="README"):
+        verify_edits(base, copy, [edit()])
+    found = verify_edits(base, copy, [edit()], replaced=("README.md",))
+    assert set(found.files) == {file for file in result.files if file.name != "README.md"}
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(CheckFailed, match="model.safetensors"):
+        verify_edits(base, copy, [edit()], replaced=("README.md", "model.safetensors"))
+
+
+def test_check_written_reads_the_slices_back(tmp_path: Path) -> None:
     base, copy = simple(tmp_path / "base"), tmp_path / "copy"
     copy.mkdir()
     result = apply_edits(base, copy, [edit()])
-    for update in (
-        {"bytes_changed": 1},
-        {"files": result.files[:1]},
-        {"changed": ()},
-        {"edits": ()},
-        {"files": (*result.files, result.files[0].model_copy(update={"name": "../secret"}))},
-    ):
-        with pytest.raises(CheckFailed):
-            verify_edits(base, copy, result.model_copy(update=update))
+    check_written(base, copy, result)
+    damage(-96 + 8)(copy)
+    with pytest.raises(CheckFailed, match="tensor 'a', output 0, input 2: should be zero"):
+        check_written(base, copy, result)
+    os.truncate(copy / "model.safetensors", 190)
+    with pytest.raises(CheckFailed, match="damaged"):
+        check_written(base, copy, result)
+
+
+class TestLinks:
+    def test_only_shards_without_edits_are_linked(self, tmp_path: Path) -> None:
+        base, copy = sharded(tmp_path / "base"), tmp_path / "copy"
+        copy.mkdir()
+        result = apply_edits(base, copy, [FIRST], link=partial(digest_file, base))
+        assert result.linked == ("model-2-of-2.safetensors",)
+        same = {
+            path.name: path.stat().st_ino == (base / path.name).stat().st_ino
+            for path in copy.iterdir()
+        }
+        assert [name for name in same if same[name]] == ["model-2-of-2.safetensors"]
+        assert len(same) == 4
+        assert verify_edits(base, copy, [FIRST]) == result.model_copy(update={"linked": ()})
+
+    def test_a_symlink_is_copied(self, tmp_path: Path) -> None:
+        base, copy = sharded(tmp_path / "base"), tmp_path / "copy"
+        (base / "model-2-of-2.safetensors").rename(base / "blob")
+        (base / "model-2-of-2.safetensors").symlink_to("blob")
+        copy.mkdir()
+        assert apply_edits(base, copy, [FIRST], link=partial(digest_file, base)).linked == ()
+        assert not (copy / "model-2-of-2.safetensors").is_symlink()
+        assert (copy / "model-2-of-2.safetensors").stat().st_nlink == 1
+
+    @pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+    def test_a_link_that_cannot_be_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        base, copy = sharded(tmp_path / "base"), tmp_path / "copy"
+        copy.mkdir()
+        monkeypatch.setattr(os, "link", fail)
+        with pytest.raises(UsageError, match="hard link.*model-2") as caught:
+            apply_edits(base, copy, [FIRST], link=partial(digest_file, base))
+        assert "--link" in caught.value.hint
+
+    def test_links_need_no_space(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        base, copy = sharded(tmp_path / "base"), tmp_path / "copy"
+        copy.mkdir()
+        asked: list[int] = []
+        monkeypatch.setattr(checkpoint, "check_space", lambda _, n_bytes: asked.append(n_bytes))
+        apply_edits(base, copy, [FIRST], link=partial(digest_file, base))
+        apply_edits(base, copy.parent, [FIRST])
+        size = (base / "model-2-of-2.safetensors").stat().st_size
+        assert asked[1] - asked[0] == size
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        zero_cases.bitsandbytes(RNG, "nf4", 6, 16),
+        zero_cases.bitsandbytes(RNG, "fp4", 6, 16),
+        zero_cases.e2m1(RNG, 6, 16),
+        zero_cases.offset(RNG, 4, 8, 32),
+        zero_cases.offset(RNG, 4, 8, 32, 16),
+        zero_cases.gptq(RNG, 4, 8, 32, 16, ordered=True),
+        zero_cases.gptq(RNG, 8, 8, 32, 16, v2=True),
+        zero_cases.awq(RNG, 16, 32, 16),
+    ],
+    ids=lambda case: case.code,
+)
+def test_a_packed_weight_loses_its_slice_and_nothing_else(
+    tmp_path: Path, case: zero_cases.Case
+) -> None:
+    """What the tensors beside the weight say is found in another file."""
+    base, copy = tmp_path / "base", tmp_path / "copy"
+    content = case.file[case.entry.start : case.entry.stop]
+    own: Raw = {case.name: (case.entry.dtype, list(case.entry.shape), content)}
+    beside: Raw = {
+        name: (entry.dtype, list(entry.shape), raw) for name, (entry, raw) in case.beside.items()
+    }
+    file = "model-1-of-2.safetensors"
+    write_shards(base, {file: own, "model-2-of-2.safetensors": beside} if beside else {file: own})
+    copy.mkdir()
+    edits = [one.model_copy(update={"file": file}) for one in case.edits((8, 16))]
+    result = apply_edits(base, copy, edits)
+    assert verify_edits(base, copy, edits) == result and result.bytes_changed
+    check_written(base, copy, result)
+    before, after = (case.weight(stored_in(folder / file, len(content))) for folder in (base, copy))
+    assert not after[:, 8:16].any()
+    before[:, 8:16] = 0
+    assert (before == after).all()
+    old, new = (base / file).read_bytes(), (copy / file).read_bytes()
+    assert {n for n in range(len(old)) if old[n] != new[n]} <= set(ranges_of(result.written[0]))
+
+
+def stored_in(path: Path, size: int) -> bytes:
+    return path.read_bytes()[-size:]
+
+
+@pytest.mark.parametrize("kind", EDITABLE_GGML)
+def test_a_gguf_file_loses_its_slice_and_nothing_else(tmp_path: Path, kind: str) -> None:
+    shape = (512, 3)
+    rows = random_rows(kind, *shape, seed=1)
+    tensors = {
+        "before": gguf_files.Tensor("F32", (5,), bytes(range(20))),
+        "a": gguf_files.Tensor(kind, shape, rows.tobytes()),
+        "after": gguf_files.Tensor("F16", (3,), b"sixsix"),
+    }
+    base = gguf_files.write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama"}, tensors)
+    (tmp_path / "beside.txt").write_text("of no one")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    edits = [edit(1, 0, 256, file="m.gguf", width=512, code="ggml")]
+    result = apply_edits(base, copy, edits)
+    assert [path.name for path in copy.iterdir()] == ["m.gguf"]
+    assert verify_edits(base, copy, edits) == result and result.bytes_changed
+    check_written(base, copy, result)
+    entry = open_weights(base).tensors["a"].entry
+    old, new = base.read_bytes(), (copy / "m.gguf").read_bytes()
+    assert (old[: entry.start], old[entry.stop :]) == (new[: entry.start], new[entry.stop :])
+    stored = np.frombuffer(new[entry.start : entry.stop], np.uint8).reshape(rows.shape)
+    values = dequantize(kind, stored)
+    assert not values[:, :256].any()
+    assert np.array_equal(values[:, 256:], dequantize(kind, rows)[:, 256:], equal_nan=True)
+    broken = bytearray(new)
+    broken[entry.start - 40] ^= 1
+    (copy / "m.gguf").write_bytes(broken)
+    with pytest.raises(CheckFailed, match=f"m.gguf.*byte {entry.start - 40}:"):
+        verify_edits(base, copy, edits)
 
 
 def entry(dtype: str = "I8", shape: object = (2,), offsets: object = (0, 2)) -> dict[str, object]:
@@ -465,13 +705,17 @@ def test_staged_replaces_only_by_force_and_only_its_own(tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(UsageError), staged(output, force=force):
             pass
-    (output / "editor.json").write_text("{}")
+    (output / "editor.json").write_text('{"files": [{"name": "weights"}]}')
+    (output / "weights").write_text("ours")
     with pytest.raises(UsageError, match="exists") as caught, staged(output, force=False):
         pass
     assert "--force" in caught.value.hint
+    with pytest.raises(UsageError, match="precious"), staged(output, force=True):
+        pass  # a user's own file beside ours
+    (output / "precious").rename(output / "README.md")
     with staged(output, force=True) as folder:
         (folder / "a").write_text("x")
-        assert (output / "precious").exists()
+        assert (output / "weights").exists()
     assert [path.name for path in output.iterdir()] == ["a"]
     assert list(tmp_path.iterdir()) == [output]
 
@@ -547,7 +791,7 @@ def test_staged_restores_the_old_folder_when_the_rename_fails(
 
 @pytest.mark.parametrize(
     ("number", "code", "message"),
-    [(errno.ENOSPC, 1, "full"), (errno.EACCES, 2, "cannot write"), (errno.EROFS, 2, "cannot")],
+    [(errno.ENOSPC, 3, "full"), (errno.EACCES, 2, "cannot write"), (errno.EROFS, 3, "Read-only")],
 )
 def test_a_failing_disk_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, message: str
@@ -557,7 +801,7 @@ def test_a_failing_disk_is_one_clear_line(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(checkpoint, "_write_all", fail)
+    monkeypatch.setattr(DirectFile, "_put", fail)
     with (
         pytest.raises(EditorError, match=message) as caught,
         staged(tmp_path / "out", force=False) as folder,
@@ -574,7 +818,7 @@ def test_space_is_checked_before_writing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(EditorError, match="1000 are free") as caught:
         apply_edits(base, tmp_path / "copy", [])
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == 3
     assert list((tmp_path / "copy").iterdir()) == []
 
 
@@ -583,7 +827,12 @@ def test_a_base_that_changes_meanwhile_is_noticed(
 ) -> None:
     base = simple(tmp_path / "base")
     (tmp_path / "copy").mkdir()
-    files = layout.source_files(base)
-    monkeypatch.setattr(checkpoint, "source_files", lambda _: [(n, size + 1) for n, size in files])
-    with pytest.raises(ModelError, match="while it was copied"):
-        apply_edits(base, tmp_path / "copy", [])
+    write = DirectFile.write
+
+    def write_and_append(file: DirectFile, data: Any) -> None:
+        write(file, data)
+        append(base)
+
+    monkeypatch.setattr(DirectFile, "write", write_and_append)
+    with pytest.raises(ModelError, match="model.safetensors: changed while it was read"):
+        apply_edits(base, tmp_path / "copy", [edit()])

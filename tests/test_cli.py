@@ -26,6 +26,7 @@ from editor.recipe import Recipe
 from editor.records import EditPlan, Localization, Removal
 from editor.session import Options
 from fixtures import CHOSEN, make_estimates, make_manifest, make_universal, make_validation
+from small import change_json, files_of, flip, make_base, make_gguf
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = {
@@ -42,7 +43,11 @@ VERBS = (
     ["localize"],
     ["bake"],
     ["validate"],
+    ["verify"],
+    ["undo"],
+    ["diff"],
     ["inspect"],
+    ["sign"],
     ["capabilities"],
     ["capabilities", "show"],
     ["run"],
@@ -400,6 +405,191 @@ class TestBake:
         assert found.exit_code == 3
         assert "nearest: L1H0" in found.stderr
         assert not Path("out").exists()
+
+    def test_takes_the_heads_of_a_file(self) -> None:
+        make_model(Path("model"))
+        Path("plan.json").write_text('{"heads": ["L0H1", "L1H3"], "run": "runs/one"}')
+        assert run("bake", "-m", "model", "--plan", "plan.json", "-o", "out").exit_code == 0
+        also = ("--plan", "out/editor.json", "--heads", "L1H0", "-o", "more", "--json")
+        shown = json.loads(run("bake", "-m", "model", *also).stdout)
+        assert shown["heads"] == ["L0H1", "L1H0", "L1H3"]
+        assert shown["restore_patch"] == "more.restore.zip"
+        assert Path("more.restore.zip").is_file()
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('{"heads": []}', "heads should be a list"),
+            ('{"heads": ["16.21"]}', "L16H21"),
+            ('{"heads": [5]}', "L16H21"),
+            ('{"heads": "L1H1"}', "heads should be a list"),
+            ("[]", "plan.json"),
+            ("{", "plan.json"),
+            (None, "plan.json"),
+        ],
+    )
+    def test_a_plan_without_heads_is_exit_2(self, text: str | None, said: str) -> None:
+        make_model(Path("model"))
+        if text is not None:
+            Path("plan.json").write_text(text)
+        found = run("bake", "-m", "model", "--plan", "plan.json", "-o", "out")
+        assert (found.exit_code, found.stdout) == (2, "")
+        assert said in found.stderr
+        assert not Path("out").exists()
+
+    def test_a_gguf_file_is_edited_as_it_is(self) -> None:
+        make_gguf(Path("m.gguf"))
+        for form in ([], ["--format", "gguf"]):
+            arguments = ("bake", "-m", "m.gguf", "--heads", "L0H1", "-o", "out", "--force", *form)
+            shown = json.loads(run(*arguments, "--json").stdout)
+            assert shown["base_files"][0]["name"] == "m.gguf"
+            assert shown["edits"][0]["code"] == "ggml"
+        make_model(Path("model"))
+        found = run("bake", "-m", "model", "--heads", "L0H1", "-o", "o", "--format", "gguf")
+        assert found.exit_code == 2
+        assert "is no GGUF file" in found.stderr
+
+    def test_links_are_said(self) -> None:
+        make_base(Path("base"))
+        found = run("bake", "-m", "base", "--heads", "L0H1", "-o", "out", "--link", "--json")
+        assert json.loads(found.stdout)["linked"] == ["model-2-of-2.safetensors"]
+        assert "linked, not copied" in found.stderr
+
+    def test_a_partly_covered_model_needs_a_word(self) -> None:
+        model = make_model(Path("model"))
+        config = {**CONFIG, "num_hidden_layers": 3}
+        (model / "config.json").write_text(json.dumps(config))
+        found = run("bake", "-m", "model", "--heads", "L0H1", "-o", "out")
+        assert found.exit_code == 3
+        assert "--allow-partial" in found.stderr
+        arguments = ("bake", "-m", "model", "--heads", "L0H1", "-o", "out", "--allow-partial")
+        assert json.loads(run(*arguments, "--json").stdout)["not_covered"]
+
+
+class TestProof:
+    @pytest.fixture(autouse=True)
+    def edited(self) -> None:
+        make_base(Path("base"))
+        assert run("bake", "-m", "base", "--heads", "L0H1,L1H2", "-o", "out").exit_code == 0
+
+    def test_verify_says_what_holds_and_what_it_cannot_tell(self) -> None:
+        found = run("verify", "out", "--base", "base")
+        assert found.exit_code == 0
+        for part in ("VERIFIED: out", "2 heads (L0H1, L1H2)", "NOT checked", "no signature"):
+            assert part in found.stdout
+        alone = run("verify", "out")
+        assert "VERIFIED, without the base: out" in alone.stdout
+        assert "--base" in alone.stdout
+        shown = json.loads(run("verify", "out", "--base", "base", "--json").stdout)
+        assert (shown["base"], shown["heads"]) == ("base", ["L0H1", "L1H2"])
+        assert shown["bytes_changed"] > 0 and len(shown["not_checked"]) == 1
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+    def test_a_full_stdout_is_one_line(self) -> None:
+        command = [sys.executable, "-m", "editor", "verify", "out", "--json"]
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                command,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert "disk is full" in done.stderr
+
+    @pytest.mark.parametrize("base", [[], ["--base", "base"]], ids=["alone", "base"])
+    def test_a_failed_check_is_exit_4_and_names_the_file(self, base: list[str]) -> None:
+        flip(Path("out/tokenizer.json"), 3)
+        found = run("verify", "out", *base)
+        assert (found.exit_code, found.stdout) == (4, "")
+        assert "out/tokenizer.json" in found.stderr
+        shown = json.loads(run("verify", "out", *base, "--json").stdout)
+        assert shown["error"]["exit_code"] == 4
+
+    def test_a_derivative_is_checked_for_its_heads(self) -> None:
+        change_json(Path("out/config.json"), lambda config: config.update(note="of another tool"))
+        assert run("verify", "out").exit_code == 4
+        found = run("verify", "out", "--derivative", "--base", "base")
+        assert found.exit_code == 0, found.stderr
+        assert "who made these files" in found.stdout
+        Path("out/editor.json").rename("editor.json")
+        assert run("verify", "out", "--manifest", "editor.json").exit_code == 0
+        shown = json.loads(run("verify", "out", "--heads", "L1H2", "--json").stdout)
+        assert shown["heads"] == ["L1H2"]
+        other = run("verify", "out", "--heads", "L1H2,L1H3")
+        assert other.exit_code == 4
+        assert "should be zero" in other.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (["verify", "base"], 3, "editor.json"),
+            (["verify", "nowhere"], 2, "--heads"),
+            (["verify", "base", "--derivative"], 2, "--manifest"),
+            (["verify", "out", "--heads", "1.2"], 2, "L16H21"),
+            (["verify", "out", "--derivative", "--public-key", "k"], 2, "--public-key"),
+            (["verify", "out", "--base", "out"], 2, "itself"),
+            (["verify", "out", "--base", "smollm"], 2, "did you mean"),
+            (["undo", "out", "-o", "base"], 2, "exists"),
+            (["undo", "out"], 2, "--output"),
+            (["undo", "base", "-o", "x"], 3, "editor.json"),
+            (["undo", "out", "-o", "x", "--restore", "nowhere.zip"], 3, "--restore"),
+            (["diff", "base"], 2, "Missing argument"),
+            (["diff", "base", "smollm"], 2, "did you mean"),
+        ],
+    )
+    def test_wrong_usage_is_told(self, arguments: list[str], code: int, said: str) -> None:
+        found = run(*arguments)
+        assert (found.exit_code, found.stdout) == (code, "")
+        assert said in found.stderr
+        assert json.loads(run(*arguments, "--json").stdout)["error"]["exit_code"] == code
+
+    def test_undo_gives_the_base_back(self) -> None:
+        found = run("undo", "out", "-o", "restored")
+        assert found.exit_code == 0
+        assert "base restored" in found.stdout and "tokenizer.json" in found.stdout
+        assert files_of(Path("restored")) == files_of(Path("base"))
+        shown = json.loads(run("undo", "out", "-o", "again", "--json").stdout)
+        assert (shown["output"], len(shown["files"])) == ("again", 8)
+        Path("out.restore.zip").rename("elsewhere.zip")
+        moved = run("undo", "out", "-o", "third", "--restore", "elsewhere.zip")
+        assert moved.exit_code == 0
+
+    def test_undo_of_changed_files_is_exit_4(self) -> None:
+        flip(Path("out/model-1-of-2.safetensors"))
+        found = run("undo", "out", "-o", "restored")
+        assert found.exit_code == 4
+        assert "model-1-of-2.safetensors" in found.stderr
+        assert not Path("restored").exists()
+
+    def test_diff_shows_heads(self) -> None:
+        found = run("diff", "base", "out")
+        assert found.exit_code == 0
+        for part in ("2 tensors differ, 2 are equal", "L0H1 zero in B", "README.md"):
+            assert part in found.stdout
+        shown = json.loads(run("diff", "base", "out", "--json").stdout)
+        assert [at["heads"] for at in shown["tensors"]] == [["L0H1"], ["L1H2"]]
+        assert "the same: 4 tensors" in run("diff", "base", "base").stdout
+
+    def test_a_gguf_file_from_end_to_end(self) -> None:
+        before = make_gguf(Path("m.gguf")).read_bytes()
+        assert run("bake", "-m", "m.gguf", "--heads", "L1H3", "-o", "g").exit_code == 0
+        assert run("verify", "g", "--base", "m.gguf").exit_code == 0
+        assert run("verify", "g").exit_code == 0
+        assert run("verify", "g/m.gguf").exit_code == 0  # as a derivative, by g/editor.json
+        assert "L1H3 zero in B" in run("diff", "m.gguf", "g/m.gguf").stdout
+        assert run("undo", "g", "-o", "back").exit_code == 0
+        assert files_of(Path("back")) == {"m.gguf": before}
+
+    def test_names_of_files_reach_no_terminal(self) -> None:
+        Path("out/\x1b[2J.py").write_text("")
+        found = run("verify", "out")
+        assert found.exit_code == 3
+        assert "\x1b" not in found.output
+        assert "\x1b" not in run("diff", "base", "out").output
 
 
 class TestInspect:

@@ -16,44 +16,71 @@ PACKAGE = ROOT / "editor"
 # A module may import modules of lower layers.  All of editor/capabilities/ is one module here.
 LAYERS: dict[int, tuple[str, ...]] = {
     0: ("errors", "records", "progress"),
+    # What needs nothing but values: files as bytes, decisions as functions.
     1: (
-        *("recipe", "store", "design", "plan", "estimate", "stats"),
-        *("architecture", "families"),
-        *("checkpoint", "layout", "safetensors_header", "staging"),
-        *("report", "card", "charts", "wording"),
-        *("source", "gguf"),
+        *(
+            "patching",
+            "direct_file",
+            "parallel",
+            "staging",
+            "safetensors_header",
+            "ggml_types",
+            "store",
+        ),
+        *("recipe", "design", "plan", "estimate", "stats", "wording"),
+        *("family", "unsupported", "coverage"),
     ),
-    2: ("model", "recorded", "capabilities"),
-    3: ("measure", "search", "choose", "validation", "tasks"),
-    4: ("session", "pipeline", "preview"),
-    5: (
-        *("cli", "lookups", "flags", "recipe_check"),
-        *("console", "display", "meters"),
+    # Formats: where the tensors lie in a file.
+    2: ("families", "layout", "coded_tensor", "ggml_layouts", "gguf_header", "card", "charts"),
+    # Where the heads lie in the tensors, and how zero is written there.
+    3: (
+        *(
+            "architecture",
+            "model_config",
+            "projections",
+            "gguf_spec",
+            "quantization",
+            "stored_shape",
+        ),
+        *("zero_codes", "packed_codes", "ggml_codes", "restore"),
+        *("gguf", "keys", "digests", "report"),
+    ),
+    4: ("weights", "source", "signing"),
+    # Whole checkpoints, as files and as models.
+    5: ("checkpoint", "differences", "model", "recorded", "capabilities"),
+    6: ("measure", "search", "choose", "validation", "tasks"),
+    7: ("session", "baking", "verification", "pipeline", "preview"),
+    8: (
+        *("cli", "lookups", "proof", "flags", "recipe_check"),
+        *("console", "display", "proof_text", "meters"),
         *("api", "__init__", "__main__"),
     ),
 }
 
 # What a module may import beside the layers below it: the parts it was split into.  No cycles.
 SAME_LAYER: dict[str, tuple[str, ...]] = {
-    "architecture": ("families", "layout", "safetensors_header"),
-    "card": ("wording",),
-    "charts": ("wording",),
-    "checkpoint": ("layout", "safetensors_header", "staging"),
-    "layout": ("safetensors_header", "staging"),
-    "report": ("card", "charts", "wording"),
-    "source": ("gguf",),
     "records": ("errors",),
+    "patching": ("direct_file",),
+    "architecture": ("model_config", "projections", "quantization", "stored_shape"),
+    "projections": ("model_config",),
+    "gguf_spec": ("ggml_codes",),
+    "quantization": ("stored_shape",),
+    "zero_codes": ("packed_codes", "stored_shape"),
     "model": ("capabilities", "recorded"),
     "search": ("measure",),
     "choose": ("measure", "search"),
     "validation": ("measure",),
     "tasks": ("choose", "measure", "validation"),
-    "pipeline": ("session",),
+    "baking": ("session",),
+    "pipeline": ("baking", "session"),
+    "verification": ("baking", "session"),
     "preview": ("session",),
     "console": ("meters",),
     "flags": ("console",),
     "lookups": ("console", "display", "flags", "recipe_check"),
-    "cli": ("api", "console", "display", "flags", "lookups"),
+    "proof": ("api", "console", "flags", "proof_text"),
+    "proof_text": ("display",),
+    "cli": ("api", "console", "display", "flags", "lookups", "proof"),
     "__init__": ("api",),
     "__main__": ("cli",),
 }

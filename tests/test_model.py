@@ -83,6 +83,7 @@ def assert_close(found: list[Likelihood], wanted: list[Likelihood], tolerance: f
 def forget(model: MaskableModel) -> None:
     """Drop recorded layers: they would hide what a hook of the test does to the model."""
     model._recorded = Recordings(model._blocks)
+    model._spares = True  # it was tried before: no test counts those passes
 
 
 def assert_untouched(model: MaskableModel) -> None:
@@ -252,7 +253,7 @@ class TestRecordedLayers:
         forget(any_model)
         runs: list[int] = []
         first = any_model._blocks[0]
-        projection = any_model._layers[0][1]
+        (projection,) = any_model._layers[0][1]
         handle = projection.register_forward_pre_hook(lambda *_: runs.append(1))
         try:
             any_model.likelihoods(REQUESTS, [(Head(3, head),) for head in range(N_HEADS)] * 2)
@@ -268,7 +269,7 @@ class TestRecordedLayers:
         wanted = any_model.likelihoods(REQUESTS, [(Head(3, 1),)])
         any_model.likelihoods(REQUESTS, [()])
         runs: list[int] = []
-        projection = any_model._layers[0][1]
+        (projection,) = any_model._layers[0][1]
         handle = projection.register_forward_pre_hook(lambda *_: runs.append(1))
         try:
             again = any_model.likelihoods(REQUESTS, [(Head(3, 1),)])
@@ -327,7 +328,7 @@ class TestGradients:
     @staticmethod
     def total(model: MaskableModel, scaled: Head, factor: float, mask: Mask) -> float:
         """Sum of all answers' log-probability with one head's output scaled."""
-        at, projection = next(pair for pair in model._layers if pair[0].layer == scaled.layer)
+        at, (projection,) = next(pair for pair in model._layers if pair[0].layer == scaled.layer)
         wide = torch.ones(at.n_heads * at.head_dim)
         wide[scaled.head * at.head_dim :][: at.head_dim] = factor
         handle = projection.register_forward_pre_hook(lambda _, args: (args[0] * wide, *args[1:]))

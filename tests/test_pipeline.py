@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from editor import capabilities, pipeline
+from editor import baking, capabilities, pipeline
+from editor.baking import read_manifest
 from editor.errors import CapabilityAbsent, CheckFailed, EditorError, ModelError, UsageError
-from editor.pipeline import bake, localize, read_manifest, remove, validate
+from editor.pipeline import localize, remove, validate
 from editor.progress import Silent
 from editor.recipe import Recipe
 from editor.records import Head, Manifest
@@ -33,6 +34,10 @@ class Lines(Silent):
 
     def stage(self, title: str, total: int) -> None:
         self.stages.append(title)
+
+
+def bake(*given: Any, **flags: Any) -> Manifest:
+    return baking.bake(*given, **flags).manifest
 
 
 def options(tmp_path: Path, **changes: Any) -> Options:
@@ -260,16 +265,16 @@ class TestRemove:
     def test_an_edited_file_that_was_damaged_is_noticed(
         self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = pipeline.apply_edits
+        real = baking.apply_edits
 
-        def damaged(base: Path, folder: Path, edits: Any) -> Any:
-            found = real(base, folder, edits)
+        def damaged(base: Path, folder: Path, edits: Any, **given: Any) -> Any:
+            found = real(base, folder, edits, **given)
             with (folder / "model.safetensors").open("r+b") as file:
                 file.seek(-1, 2)
                 file.write(b"\x7f")
             return found
 
-        monkeypatch.setattr(pipeline, "apply_edits", damaged)
+        monkeypatch.setattr(baking, "apply_edits", damaged)
         with pytest.raises(CheckFailed):
             remove(recipe_of(known), tmp_path / "out", options(tmp_path), QUIET)
         assert not list(tmp_path.glob("out*"))

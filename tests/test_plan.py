@@ -27,6 +27,7 @@ def test_a_head_is_its_slice_along_the_axis_of_its_layer(axis: int) -> None:
         axis=axis,  # type: ignore[arg-type]
         start=320,
         stop=384,
+        width=384,
     )
 
 

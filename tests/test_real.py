@@ -177,3 +177,31 @@ def test_a_repeated_command_measures_nothing_again(quick: Removed) -> None:
 def test_validate_repeats_the_table(quick: Removed, tmp_path: Path) -> None:
     command = ("validate", str(quick.folder), "--base", "smollm2-135m")
     assert run_editor(*command, cwd=tmp_path, expect=(0, 4))["results"] == quick.said["results"]
+
+
+def test_a_gguf_edited_in_place_multiplies_out_to_the_edited_model(
+    removed: Removed, tmp_path: Path
+) -> None:
+    """The head's blocks in the 4-bit file against the head's columns in bfloat16: one file."""
+    heads = ",".join(removed.said["heads"])
+    job = ("bake", "-m", "smollm2-135m", "--heads", heads)
+    in_place = run_editor(*job, "--format", "gguf", "-o", "gguf", cwd=tmp_path)
+    (file,) = in_place["files"]
+    assert (tmp_path / "gguf" / file["name"]).stat().st_size == file["n_bytes"]
+    run_editor("verify", "gguf", "--base", "smollm2-135m", cwd=tmp_path)
+    again = run_editor(
+        *("bake", "-m", "gguf", "--format", "safetensors", "--heads", heads, "-o", "again"),
+        *("--cache", str(tmp_path / "cache")),
+        cwd=tmp_path,
+    )
+    assert again["bytes_changed"] == 0  # the heads were zero already
+    (weights,) = [at for at in again["files"] if at["name"].endswith(".safetensors")]
+    assert weights in removed.manifest["files"]
+
+
+def test_the_removal_is_verified_and_undone(removed: Removed, tmp_path: Path) -> None:
+    found = run_editor("verify", str(removed.folder), "--base", "smollm2-135m", cwd=tmp_path)
+    assert found["bytes_changed"] == removed.manifest["bytes_changed"]
+    run_editor("undo", str(removed.folder), "-o", "base", cwd=tmp_path)
+    difference = run_editor("diff", "smollm2-135m", "base", cwd=tmp_path)
+    assert difference["same"] is True

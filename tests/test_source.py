@@ -104,8 +104,10 @@ def test_a_folder_that_lacks_a_file(elsewhere: Path, present: list[str], missing
     assert caught.value.exit_code == 3
 
 
-def test_a_folder_with_a_gguf_points_to_the_file(elsewhere: Path) -> None:
+def test_a_folder_with_one_gguf_file_stands_for_it(elsewhere: Path) -> None:
     (elsewhere / "model.gguf").write_bytes(b"GGUF")
+    assert resolve(".", convert=False).folder.name == "model.gguf"
+    (elsewhere / "other.gguf").write_bytes(b"GGUF")
     with pytest.raises(ModelError) as caught:
         resolve(".")
     assert "model.gguf" in caught.value.hint

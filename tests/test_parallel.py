@@ -1,0 +1,47 @@
+"""Work side by side: results in order, the first fault, and an end for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+
+import pytest
+
+from editor.parallel import side_by_side
+
+
+def test_results_are_in_the_order_of_the_items() -> None:
+    assert side_by_side(lambda item, _: item * 2, list(range(50))) == [n * 2 for n in range(50)]
+    assert side_by_side(lambda item, _: item, []) == []
+
+
+def test_the_fault_of_the_first_item_is_raised_and_the_others_end() -> None:
+    failed, ended = Event(), Event()
+
+    def work(item: int, keep_on: Callable[[], None]) -> None:
+        if item == 1:
+            failed.set()
+            raise ValueError("one")
+        failed.wait(20)
+        try:
+            while True:  # until somebody says that nobody waits
+                keep_on()
+        finally:
+            ended.set()
+
+    with pytest.raises(ValueError, match="one"):
+        side_by_side(work, [0, 1])
+    assert ended.is_set()
+
+
+def test_what_has_not_begun_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("editor.parallel.MAX_WORKERS", 1)
+    begun: list[int] = []
+
+    def work(item: int, _: Callable[[], None]) -> None:
+        begun.append(item)
+        raise ValueError(str(item))
+
+    with pytest.raises(ValueError, match="0"):
+        side_by_side(work, list(range(20)))
+    assert len(begun) < 20
