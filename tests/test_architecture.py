@@ -240,7 +240,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.model
+@pytest.mark.families
 @pytest.mark.parametrize("model_type", sorted(TINY))
 def test_agrees_with_the_loaded_module(tmp_path: Path, model_type: str) -> None:
     torch = pytest.importorskip("torch")
@@ -267,7 +267,7 @@ def test_agrees_with_the_loaded_module(tmp_path: Path, model_type: str) -> None:
     assert spec.tied == config.tie_word_embeddings
 
 
-@pytest.mark.model
+@pytest.mark.families
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_defaults_are_those_of_transformers(model_type: str) -> None:
     pytest.importorskip("transformers")
