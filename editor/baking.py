@@ -21,7 +21,7 @@ from editor.card import render_card
 from editor.checkpoint import apply_edits, check_written, other_weights, staged
 from editor.coverage import require_coverage
 from editor.errors import ModelError, UsageError
-from editor.layout import SIGNATURE, read_small, reading
+from editor.layout import read_small, reading
 from editor.plan import compile_edits
 from editor.progress import Progress
 from editor.records import Checkpoint, Earlier, FileDigest, Head, Manifest
@@ -30,18 +30,23 @@ from editor.restore import Contents, RestoreWriter, digest_patch, recording
 from editor.safetensors_header import parse_json, shown
 from editor.session import Opened, Options, open_model, read_any_spec
 from editor.source import PACKAGED, is_gguf_name
-from editor.staging import MANIFEST, RESTORE, beside, check_output, writing
+from editor.staging import (
+    CARD,
+    MANIFEST,
+    OWN_FILES,
+    REPORT,
+    RESTORE,
+    check_output,
+    writing,
+)
 from editor.store import write_atomic
 from editor.weights import is_gguf
 
-CARD = "README.md"
-REPORT = "report.html"
 SCHEMA_VERSION = 2
 MAX_CARD_BYTES = 1_000_000
 MAX_MANIFEST_BYTES = 64 << 20
 TOOL = "capability-editor"
 
-__all__ = ["bake", "beside"]
 
 Format = Literal["auto", "safetensors", "gguf"]
 FORMATS: tuple[Format, ...] = ("auto", "safetensors", "gguf")
@@ -232,7 +237,7 @@ def _keep_replaced(restore: RestoreWriter, base: Path, checkpoint: Checkpoint) -
     """Keep the base's files that the edit's own take the place of, and say what is restored."""
     root = base.parent if is_gguf(base) else base
     before = {file.name: file for file in (*checkpoint.files, *checkpoint.base_files)}
-    own = () if is_gguf(base) else (CARD, MANIFEST, REPORT, SIGNATURE)
+    own = () if is_gguf(base) else sorted(OWN_FILES)
     for name in own:
         if (root / name).is_file():
             before[name] = restore.replaced(root, name)

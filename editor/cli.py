@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ def localize(console: Console, dry_run: bool, **given: Any) -> int:
     from editor import display, pipeline
     from editor.recipe import make_recipe
 
-    recipe, options = make_recipe(**_recipe_fields(given)), _options(given)
+    recipe, options = make_recipe(**_recipe_fields(given)), flags.options(given)
     _quiet(console, recipe.model)
     if dry_run:
         return _dry_run(console, recipe, None, options)
@@ -160,19 +159,20 @@ def bake(
     """
     from editor import baking, display
     from editor.api import read_heads
+    from editor.staging import beside
 
     _quiet(console, given["model"])
     chosen = read_heads(",".join(heads)) + (baking.read_plan(plan) if plan else ())
     if not chosen:
         raise UsageError("no heads to zero", "name some with --heads L16H21,L15H13 or --plan FILE")
-    options = _options(given)
+    options = flags.options(given)
     with console.progress() as progress:
         baked = baking.bake(
             given["model"], chosen, output, options, progress, form=form or baking.FORMATS[0]
         )
     shown: dict[str, Any] = {
         "output": str(output),
-        "restore_patch": str(baking.beside(output)),
+        "restore_patch": str(beside(output)),
         "linked": list(baked.checkpoint.linked),
         **baked.manifest.model_dump(mode="json"),
     }
@@ -209,8 +209,9 @@ def validate(console: Console, edited: Path, base: str | None, **given: Any) -> 
     from editor import display, pipeline
 
     _quiet(console, base)
+    options, changes = flags.options(given), _recipe_fields(given)
     with console.progress() as progress:
-        found = pipeline.validate(edited, base, _options(given), progress, **_recipe_fields(given))
+        found = pipeline.validate(edited, base, options, progress, **changes)
     shown = {"output": str(edited), **found.model_dump(mode="json")}
     console.result(shown, display.validation_text(found, str(edited)))
     return DONE if found.accepted else NOT_ACCEPTED
@@ -242,7 +243,7 @@ def inspect(console: Console, model: str, form: Any, **given: Any) -> int:
     _quiet(console, model)
     with console.progress() as progress:
         convert = not baking.as_gguf(model, form or baking.FORMATS[0])
-        opened = open_model(model, _options(given), progress, convert=convert)
+        opened = open_model(model, flags.options(given), progress, convert=convert)
         folder = opened.source.folder
         unedited = other_weights(folder) if folder.is_dir() else ()
     spec = opened.spec
@@ -303,7 +304,7 @@ def _remove(
     from editor import display, pipeline
     from editor.baking import read_manifest
 
-    options = _options(given)
+    options = flags.options(given)
     _quiet(console, recipe.model)
     if dry_run:
         return _dry_run(console, recipe, output, options)
@@ -341,13 +342,6 @@ def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         limits: tuple[tuple[str, float], ...] = found["max_control_drop"]
         found["max_control_drop"] = dict(limits)
     return found
-
-
-def _options(given: Mapping[str, Any]) -> Options:
-    from editor.session import Options
-
-    wanted = {field.name: given.get(field.name) for field in fields(Options)}
-    return Options(**{key: value for key, value in wanted.items() if value is not None})
 
 
 def _quiet(console: Console, model: str | None) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from editor.console import Console, be_verbose
+
+if TYPE_CHECKING:
+    from editor.session import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -96,6 +100,14 @@ class Limit(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  new
 def flag(*names: str, group: str, **fields: Any) -> Decorator[Any]:
     """One option under a heading."""
     return click.option(*names, cls=Flag, group=group, **fields)
+
+
+def options(given: Mapping[str, Any]) -> Options:
+    """Where and how fast, from the flags; those left out keep their defaults."""
+    from editor.session import Options
+
+    wanted = {field.name: given.get(field.name) for field in fields(Options)}
+    return Options(**{key: value for key, value in wanted.items() if value is not None})
 
 
 def stack(*decorators: Decorator[Any]) -> Decorator[Any]:

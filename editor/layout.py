@@ -26,7 +26,7 @@ from editor.safetensors_header import (
     read_header,
     shown,
 )
-from editor.staging import MANIFEST, MARKER, RESTORE
+from editor.staging import CARD, MANIFEST, MARKER, REPORT, RESTORE, SIGNATURE
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -34,7 +34,6 @@ INDEX = "model.safetensors.index.json"
 CHUNK_BYTES = 4 << 20
 """Size of the buffers through which files are copied and hashed."""
 
-SIGNATURE = "model.sig"
 SAFE_CONVERSION = (
     "pickled weights can run code when they are loaded: convert them to safetensors in a place of "
     "no value, with AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder) of "
@@ -42,8 +41,8 @@ SAFE_CONVERSION = (
 )
 """What to do with weights that are not safetensors."""
 
-_NOT_COPIED = (MANIFEST, MARKER, RESTORE, SIGNATURE, "report.html")
-_WRITTEN = (*_NOT_COPIED, "README.md")
+_NOT_COPIED = (MANIFEST, MARKER, RESTORE, SIGNATURE, REPORT)
+_WRITTEN = (*_NOT_COPIED, CARD)
 """Names that an edit has files of its own for: a folder of that name would be in their way."""
 _MAX_DEPTH = 32
 _MAX_FILES = 1 << 14
@@ -103,25 +102,6 @@ def read_headers(folder: Path) -> dict[str, Header]:
     if not (folder / SINGLE).is_file():
         _no_safetensors(folder)
     return {SINGLE: read_header(folder / SINGLE)}
-
-
-def locate_tensors(folder: Path) -> dict[str, str]:
-    """Map each tensor's name to the name of the file that holds it.
-
-    Raises:
-        ModelError: See `read_headers`.
-    """
-    headers = read_headers(folder)
-    return {name: file for file, header in headers.items() for name in header.tensors}
-
-
-def weight_files(folder: Path) -> tuple[FileDigest, ...]:
-    """Size and sha256 of every weight file, sorted by name; reads all their bytes.
-
-    Raises:
-        ModelError: See `read_headers`.
-    """
-    return tuple(digest_file(folder, name) for name in read_headers(folder))
 
 
 def read_tensor(path: Path, name: str, entry: TensorEntry) -> bytes:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from editor import tasks
 from editor.architecture import check_heads, read_spec
-from editor.baking import REPORT, describe, read_manifest, write_edit
+from editor.baking import describe, read_manifest, write_edit
 from editor.checkpoint import staged, verify_edits
 from editor.choose import choose, first_candidates
 from editor.errors import CheckFailed, UsageError
@@ -54,7 +54,7 @@ from editor.session import (
     universal_file,
 )
 from editor.source import Source
-from editor.staging import MANIFEST, check_output, check_space
+from editor.staging import MANIFEST, REPORT, check_output, check_space
 from editor.store import Journal, write_atomic
 from editor.validation import check_headroom, validate_edit
 from editor.weights import is_gguf

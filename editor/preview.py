@@ -18,9 +18,9 @@ from editor.records import FileSize, Record, Settings
 from editor.search import EXPECTED_POOLS, EXPECTED_TRIES
 from editor.session import Opened, Options, open_model, settle, universal_file
 from editor.source import ALIASES, PACKAGED, default_cache
-from editor.staging import SPACE_MARGIN_BYTES, check_output
+from editor.staging import CARD, MANIFEST, REPORT, SPACE_MARGIN_BYTES, check_output
 
-WRITTEN_BESIDE = ("README.md", "editor.json", "report.html")
+WRITTEN_BESIDE = (CARD, MANIFEST, REPORT)
 
 
 class Preview(Record):

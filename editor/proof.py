@@ -70,9 +70,8 @@ def verify(
     """
     from editor import proof_text, verification
     from editor.api import read_heads
-    from editor.session import Options
 
-    options = Options(cache=given["cache"], offline=given["offline"])
+    options = flags.options(given)
     chosen = read_heads(",".join(heads))
     wanted = derivative or manifest is not None or bool(chosen) or not edited.is_dir()
     if wanted and public_key is not None:
@@ -139,9 +138,8 @@ def diff(console: Console, a: str, b: str, **given: Any) -> int:
     with another GGUF file, and multiplied out with safetensors.
     """
     from editor import proof_text, verification
-    from editor.session import Options
 
-    options = Options(cache=given["cache"], offline=given["offline"])
+    options = flags.options(given)
     with console.progress() as progress:
         found = verification.diff(a, b, options, progress)
     console.result(found.model_dump(mode="json"), proof_text.difference_text(found))

@@ -31,7 +31,6 @@ from editor.safetensors_header import parse_json, shown
 from editor.staging import MARKER, RESTORE, check_space, writing
 
 SCHEMA_VERSION = 1
-SUFFIX = ".restore.zip"
 _CONTENTS = "restore.json"
 _MAX_CONTENTS_BYTES = 64 << 20
 _MAX_TABLE_BYTES = 8 << 20

@@ -22,11 +22,10 @@ from editor.keys import fingerprint, read_private, read_public
 from editor.layout import digest_file, read_small, reading
 from editor.records import FileDigest
 from editor.safetensors_header import parse_json
-from editor.staging import MANIFEST, writing
+from editor.staging import CARD, MANIFEST, SIGNATURE, writing
 from editor.store import write_atomic
 
-SIGNATURE = "model.sig"
-REQUIRED = (MANIFEST, "README.md")
+REQUIRED = (MANIFEST, CARD)
 """Without these a signature would not say what was done to the weights."""
 
 _COPY = "copy it again from where the folder came from"

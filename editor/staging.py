@@ -25,7 +25,8 @@ MARKER = ".editor-partial"
 """File that says: this folder is unfinished, and the editor may delete it."""
 MANIFEST = "editor.json"
 """File that says: this folder was written by the editor, so `force` may replace it."""
-OWN_FILES = frozenset({MANIFEST, "README.md", "report.html", "model.sig"})
+CARD, REPORT, SIGNATURE = "README.md", "report.html", "model.sig"
+OWN_FILES = frozenset({MANIFEST, CARD, REPORT, SIGNATURE})
 """What the editor itself puts beside the base's files."""
 RESTORE = ".restore.zip"
 """File that leaves the folder when it gets its name, for a place beside it: `<output>` + this."""

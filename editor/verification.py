@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from editor import restore
 from editor.architecture import check_heads
-from editor.baking import CARD, REPORT, read_manifest
+from editor.baking import read_manifest
 from editor.checkpoint import check_zero, staged, verify_edits
 from editor.differences import Side, compare_tensors, difference
 from editor.errors import CheckFailed, ModelError, UsageError
-from editor.layout import SIGNATURE, digest_file, other_weights, source_files
+from editor.layout import digest_file, other_weights, source_files
 from editor.parallel import side_by_side
 from editor.plan import compile_edits
 from editor.progress import Progress
@@ -37,10 +37,8 @@ from editor.records import (
 from editor.safetensors_header import shown
 from editor.session import DECIDING, Opened, Options, open_model, read_any_spec
 from editor.source import is_gguf_name, resolve
-from editor.staging import MANIFEST, beside, check_output
+from editor.staging import CARD, MANIFEST, OWN_FILES, SIGNATURE, beside, check_output
 from editor.weights import Weights, is_gguf, open_weights, patches
-
-_OWN = frozenset({CARD, MANIFEST, REPORT, SIGNATURE})
 
 
 class _Claim(NamedTuple):
@@ -170,7 +168,7 @@ def undo(output: Path, folder: Path, patch: Path | None, progress: Progress) -> 
     progress.stage("writing the base", 0)
     with staged(folder, force=False, base=output) as partial:
         files = restore.undo(output, patch, partial)
-    known = {file.name for file in files} | _OWN
+    known = {file.name for file in files} | OWN_FILES
     return Undone(
         output=str(folder),
         base=manifest.base,
@@ -224,28 +222,34 @@ def _side(name: str, options: Options, progress: Progress, *, convert: bool) -> 
     return Side(source.name, source.folder, spec)
 
 
-def _check_signature(output: Path, public_key: Path | None) -> str:
-    """Who signed the folder, in words, or why that is not known."""
+class _Signature(NamedTuple):
+    """What is known of a folder's signature, and what is not; one of the two is empty."""
+
+    shown: str = ""
+    not_checked: str = ""
+
+
+def _check_signature(output: Path, public_key: Path | None) -> _Signature:
+    """Who signed the folder, in words, or what no signature was looked at for."""
     there = (output / SIGNATURE).is_file()
+    if public_key is None and there:
+        return _Signature(not_checked=f"the signature {SIGNATURE}: give its key, --public-key")
     if public_key is None:
-        return "" if not there else f"NOT the signature {SIGNATURE}: give its key, --public-key"
+        return _Signature(
+            not_checked=f"the card, and the words and figures in {MANIFEST}: no signature covers "
+            "them"
+        )
     if not there:
         raise CheckFailed(f"{output}: has no {SIGNATURE}", "leave out --public-key, or sign it")
     from editor import signing
 
     signed = signing.check(output, public_key=public_key)
-    return f"{len(signed.files)} files are signed with the key of sha256 {signed.key}"
+    return _Signature(f"{len(signed.files)} files are signed with the key of sha256 {signed.key}")
 
 
-def _with(found: Verified, signed: str) -> Verified:
-    if not signed:
-        unsigned = (
-            f"the card, and what {MANIFEST} says in words and figures: no signature covers them"
-        )
-        return found.model_copy(update={"not_checked": (*found.not_checked, unsigned)})
-    field = "not_checked" if signed.startswith("NOT ") else "shown"
-    lines = (*getattr(found, field), signed.removeprefix("NOT "))
-    return found.model_copy(update={field: lines})
+def _with(found: Verified, signature: _Signature) -> Verified:
+    more = {field: (line,) for field, line in signature._asdict().items() if line}
+    return found.model_copy(update={at: getattr(found, at) + more[at] for at in more})
 
 
 def _claim(output: Path) -> _Claim:
@@ -275,7 +279,7 @@ def _check_files(claim: _Claim, spec: ModelSpec) -> None:
             raise CheckFailed(f"{claim.output / file.name}: {MANIFEST} does not record it")
     weights_like = set(_weights_like(claim))
     for name, _ in source_files(claim.output):
-        if name in recorded or name in _OWN:
+        if name in recorded or name in OWN_FILES:
             continue
         if name.endswith(DECIDING) or name in weights_like:
             raise CheckFailed(
@@ -440,10 +444,11 @@ def _check_ranges(manifest: Manifest, weights: Weights) -> None:
 
 
 def _unrecorded(claim: _Claim) -> tuple[str, ...]:
-    recorded = {file.name for file in claim.manifest.files} | _OWN
+    recorded = {file.name for file in claim.manifest.files} | OWN_FILES
     names = [name for name, _ in source_files(claim.output) if name not in recorded]
-    notes = [f"files that {MANIFEST} does not record: {', '.join(map(shown, names))}"]
-    notes = notes if names else []
+    notes: list[str] = []
+    if names:
+        notes.append(f"files that {MANIFEST} does not record: {', '.join(map(shown, names))}")
     hidden = [at.name for at in claim.output.iterdir() if at.name.startswith(".") and at.is_dir()]
     if hidden:
         notes.append(f"folders that no loader reads: {', '.join(map(shown, sorted(hidden)))}")

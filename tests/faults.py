@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import gguf_files as gg
 from editor.safetensors_header import DTYPE_BITS
+from raw_safetensors import write_raw
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -58,21 +59,6 @@ QUANTIZED = {
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True},
     "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
 }
-
-
-def write_parts(path: Path, header: bytes, data: bytes, length: int | None = None) -> None:
-    size = len(header) if length is None else length
-    path.write_bytes(size.to_bytes(8, "little") + header + data)
-
-
-def write_raw(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> None:
-    header: Header = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for name, (dtype, shape, content) in tensors.items():
-        offsets = [len(data), len(data) + len(content)]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
-        data += content
-    write_parts(path, json.dumps(header).encode(), data)
 
 
 def noise(n: int) -> bytes:
@@ -143,10 +129,11 @@ def make_base(kind: str, folder: Path) -> Path:
     (folder / "README.md").write_text("# tiny\n")
     make = {"gptq": gptq, "nf4": nf4}.get(kind, plain)
     if kind != "sharded":
-        write_raw(folder / SINGLE, {n: t for at in range(N_LAYERS) for n, t in make(at).items()})
+        tensors = {name: one for at in range(N_LAYERS) for name, one in make(at).items()}
+        write_raw(folder / SINGLE, tensors, format="pt")
         return folder
     for layer, name in enumerate(SHARDS):
-        write_raw(folder / name, make(layer))
+        write_raw(folder / name, make(layer), format="pt")
     write_index(folder, weight_map())
     return folder
 
@@ -406,7 +393,7 @@ def _replace_with(make: Callable[[Path], object]) -> Spoil:
 
 def _foreign(folder: Path) -> None:
     """The second shard of another model: its tensors have other names."""
-    write_raw(folder / SHARDS[1], {f"other.{n}": t for n, t in plain(1).items()})
+    write_raw(folder / SHARDS[1], {f"other.{n}": t for n, t in plain(1).items()}, format="pt")
 
 
 SHARDED: dict[str, Spoil] = {
@@ -474,7 +461,7 @@ SHARDED: dict[str, Spoil] = {
         (folder / INDEX).unlink(),
         (folder / INDEX).symlink_to("/dev/zero"),
     )[1],
-    "two-sets": lambda folder: write_raw(folder / SINGLE, plain(0)),
+    "two-sets": lambda folder: write_raw(folder / SINGLE, plain(0), format="pt"),
     "index-missing": lambda folder: (folder / INDEX).unlink(),
 }
 
@@ -579,7 +566,7 @@ def _beside(suffix: str, new: tuple[str, list[int], bytes] | None) -> Spoil:
         tensors.pop(STEM + suffix, None)
         if new is not None:
             tensors[STEM + suffix] = new
-        write_raw(folder / SINGLE, tensors)
+        write_raw(folder / SINGLE, tensors, format="pt")
 
     return spoil
 

@@ -28,31 +28,15 @@ from editor.direct_file import DirectFile
 from editor.errors import CheckFailed, EditorError, ModelError, UsageError
 from editor.ggml_codes import dequantize
 from editor.ggml_layouts import EDITABLE as EDITABLE_GGML
-from editor.layout import digest_file, locate_tensors, other_weights, weight_files
+from editor.layout import digest_file, other_weights, read_headers
 from editor.records import TensorEdit, Written
 from editor.safetensors_header import DTYPE_BITS, read_header
 from editor.weights import open_weights
 from editor.zero_codes import ZERO_BITS
+from raw_safetensors import Raw, write_parts, write_raw
 from test_ggml_codes import random_rows
 
 EDITABLE = sorted(ZERO_BITS)
-Raw = dict[str, tuple[str, list[int], bytes]]
-
-
-def write_raw(path: Path, tensors: Raw, **metadata: str) -> None:
-    """Write safetensors without the library, for types that numpy has not."""
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    data = b""
-    for name, (dtype, shape, content) in tensors.items():
-        offsets = [len(data), len(data) + len(content)]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
-        data += content
-    write_parts(path, json.dumps(header).encode(), data)
-
-
-def write_parts(path: Path, header: bytes, data: bytes, length: int | None = None) -> None:
-    size = len(header) if length is None else length
-    path.write_bytes(size.to_bytes(8, "little") + header + data)
 
 
 def write_shards(folder: Path, shards: dict[str, Raw]) -> None:
@@ -207,7 +191,7 @@ def test_equals_what_safetensors_saves_of_edited_tensors(tmp_path: Path, dtype: 
     save_file(tensors, tmp_path / "expected", metadata={"format": "pt"})
     assert (copy / "model.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
     assert [digest.name for digest in result.changed()] == ["model.safetensors"]
-    assert weight_files(copy) == result.changed()
+    assert tuple(digest_file(copy, name) for name in read_headers(copy)) == result.changed()
 
 
 def test_copies_the_other_files_but_not_the_editors_own(tmp_path: Path) -> None:
@@ -613,7 +597,7 @@ def test_index_may_not_lead_out(tmp_path: Path, name: object) -> None:
     write_shards(tmp_path, {"a.safetensors": {"a": ("I8", [2], b"12")}})
     write_index(tmp_path, {"a": name})
     with pytest.raises(ModelError, match="should be in a"):
-        locate_tensors(tmp_path)
+        read_headers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -630,7 +614,7 @@ def test_index_and_files_must_agree(tmp_path: Path, weight_map: object, message:
     write_shards(tmp_path, {"a.safetensors": {"a": ("I8", [2], b"12"), "b": ("I8", [2], b"12")}})
     write_index(tmp_path, weight_map)
     with pytest.raises(ModelError, match=message):
-        locate_tensors(tmp_path)
+        read_headers(tmp_path)
 
 
 def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
@@ -638,14 +622,15 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
     more: Raw = {"c": raw["a"]}
     write_shards(tmp_path, {"a.safetensors": {**raw, **more}, "b.safetensors": raw})
     with pytest.raises(ModelError, match="another file"):
-        locate_tensors(tmp_path)
+        read_headers(tmp_path)
 
 
 def test_locates_tensors_by_the_index(tmp_path: Path) -> None:
     raw = ("I8", [2], b"12")
     write_shards(tmp_path, {"x.safetensors": {"a": raw}, "y.safetensors": {"b": raw}})
     write_raw(tmp_path / "consolidated.safetensors", {"a": raw})
-    assert locate_tensors(tmp_path) == {"a": "x.safetensors", "b": "y.safetensors"}
+    where = {name: at.file for name, at in open_weights(tmp_path).tensors.items()}
+    assert where == {"a": "x.safetensors", "b": "y.safetensors"}
     assert other_weights(tmp_path) == ("consolidated.safetensors",)
 
 
@@ -654,7 +639,7 @@ def test_two_sets_of_weights_are_refused(tmp_path: Path) -> None:
     write_shards(tmp_path, {"x.safetensors": raw})
     write_raw(tmp_path / "model.safetensors", raw)
     with pytest.raises(ModelError, match="both"):
-        locate_tensors(tmp_path)
+        read_headers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -672,13 +657,13 @@ def test_missing_files(tmp_path: Path, files: list[str], message: str, hint: str
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(ModelError, match=message) as caught:
-        locate_tensors(tmp_path)
+        read_headers(tmp_path)
     assert str(tmp_path) in caught.value.message and hint in caught.value.hint
 
 
 def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="found nothing"):
-        locate_tensors(tmp_path / "nowhere")
+        read_headers(tmp_path / "nowhere")
 
 
 def test_staged_appears_whole(tmp_path: Path) -> None:

@@ -26,17 +26,9 @@ from editor.recipe import Recipe
 from editor.records import EditPlan, Localization, Removal
 from editor.session import Options
 from fixtures import CHOSEN, make_estimates, make_manifest, make_universal, make_validation
-from small import change_json, files_of, flip, make_base, make_gguf
+from small import CONFIG, change_json, files_of, flip, make_base, make_gguf
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-}
 VERBS = (
     [],
     ["remove"],

@@ -27,6 +27,7 @@ from editor import baking, checkpoint, patching, staging
 from editor.cli import main
 from editor.safetensors_header import DTYPE_BITS
 from faults import Fault, Spoil
+from raw_safetensors import write_parts
 
 FAULTS = faults.all_faults()
 N_FAULTS = 300
@@ -159,7 +160,7 @@ def many(part: str, n: int, *, start: str = "{", end: str = "}") -> bytes:
 
 
 def header_of(text: Callable[[], bytes]) -> Spoil:
-    return lambda folder: faults.write_parts(folder / faults.SINGLE, text(), b"")
+    return lambda folder: write_parts(folder / faults.SINGLE, text(), b"")
 
 
 def claimed_header(n_bytes: int, beginning: bytes = b"{") -> Spoil:

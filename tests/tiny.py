@@ -84,8 +84,13 @@ def _config(architecture: str, n_tokens: int, tokenizer: PreTrainedTokenizerFast
 
 
 def _random_model(config: Any, seed: int) -> Any:
-    generator = torch.Generator().manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return randomized(model, seed)
+
+
+def randomized(model: Any, seed: int) -> Any:
+    """The model with random weights under which its heads matter."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             # Far wider than an initialization, or all heads would add nearly nothing.

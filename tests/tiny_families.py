@@ -24,6 +24,7 @@ from editor.coverage import NO_ATTENTION  # noqa: E402
 from editor.families import FAMILIES  # noqa: E402
 from editor.family import Family  # noqa: E402
 from editor.unsupported import REFUSED  # noqa: E402
+from tiny import randomized  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "architectures.md"
 
@@ -300,17 +301,7 @@ def _merged(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def model_of(config: Any, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
     """A model whose heads matter, of the class that a checkpoint of this type is saved by."""
-    model: Any = _class_of(config)(config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            # Far wider than an initialization, or all heads would add nearly nothing.
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() > 1:
-                parameter.copy_(0.25 * noise)
-            else:
-                parameter.add_(0.1 * noise)
-    return model.to(dtype).eval()
+    return randomized(_class_of(config)(config), seed).to(dtype).eval()
 
 
 def _class_of(config: Any) -> Any:
