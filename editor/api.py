@@ -42,6 +42,12 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     max_control_drop: Limits | None = None,
     min_target_drop: float = _RECIPE.min_target_drop,
     method: str = _RECIPE.method,
+    budget: int | None = _RECIPE.budget,
+    confidence: float = _RECIPE.confidence,
+    score: str = _RECIPE.score,
+    prior: str = _RECIPE.prior,
+    universal: str = _RECIPE.universal,
+    improve: bool = _RECIPE.improve,
     seed: int = _RECIPE.seed,
     search_items: int = _RECIPE.search_items,
     choose_items: int = _RECIPE.choose_items,
@@ -55,6 +61,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     force: bool = _OPTIONS.force,
     allow_partial: bool = _OPTIONS.allow_partial,
     trust_remote_code: bool = _OPTIONS.trust_remote_code,
+    max_hours: float | None = _OPTIONS.max_hours,
     progress: Progress | None = None,
 ) -> Removal:
     """Remove a capability: localize, bake, validate and report.
@@ -63,11 +70,20 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         model: an alias, a Hub id with an optional @revision, a folder, or a .gguf file.
         capability: what to remove.
         output: folder for the new checkpoint.
-        controls: capabilities to keep; by default all others.
+        controls: capabilities to keep; by default recall, arithmetic, copying, english and python,
+            without the one to remove.
         max_heads: the most heads to zero.
         max_control_drop: the most a control may lose; by default each control's own limit.
         min_target_drop: share of the base score above the floor that must be gone.
-        method: `adaptive` or `published`.
+        method: `adaptive`, `published`, `scan`, `greedy` or `gradient`.
+        budget: evaluations of the capability, search and choice together; by default what the
+            method needs.
+        confidence: probability from which a head counts as decided.
+        score: what the search looks at, `logprob` or `exact`.
+        prior: whether the adaptive search looks at gradients too, `gradient` or `none`.
+        universal: how heads are found that all text needs, `scan` or `suspects`.
+        improve: zero heads without which the model does better at the capability; then
+            `min_target_drop` does not count.
         seed: of every random choice.
         search_items: questions for the search.
         choose_items: questions for the choice among candidates.
@@ -81,6 +97,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         force: replace an output folder that the editor wrote.
         allow_partial: go on with a model of which only some layers have heads to zero.
         trust_remote_code: run Python code that comes with the model.
+        max_hours: measure no more candidates once the run took so long.
         progress: hears of stages and finished masks; by default nobody does.
 
     Returns:
@@ -100,6 +117,12 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         max_control_drop=_limits(max_control_drop),
         min_target_drop=_number(min_target_drop),
         method=method,
+        budget=budget,
+        confidence=_number(confidence),
+        score=score,
+        prior=prior,
+        universal=universal,
+        improve=improve,
         seed=seed,
         search_items=search_items,
         choose_items=choose_items,
@@ -115,6 +138,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         offline=offline,
         allow_partial=allow_partial,
         trust_remote_code=trust_remote_code,
+        max_hours=_hours(max_hours),
     )
     return pipeline.remove(recipe, Path(output), options, progress or Silent())
 
@@ -127,6 +151,12 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     max_heads: int = _RECIPE.max_heads,
     max_control_drop: Limits | None = None,
     method: str = _RECIPE.method,
+    budget: int | None = _RECIPE.budget,
+    confidence: float = _RECIPE.confidence,
+    score: str = _RECIPE.score,
+    prior: str = _RECIPE.prior,
+    universal: str = _RECIPE.universal,
+    improve: bool = _RECIPE.improve,
     seed: int = _RECIPE.seed,
     search_items: int = _RECIPE.search_items,
     choose_items: int = _RECIPE.choose_items,
@@ -138,6 +168,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     offline: bool = _OPTIONS.offline,
     allow_partial: bool = _OPTIONS.allow_partial,
     trust_remote_code: bool = _OPTIONS.trust_remote_code,
+    max_hours: float | None = _OPTIONS.max_hours,
     progress: Progress | None = None,
 ) -> Localization:
     """Find the heads that a capability needs and that may be removed; writes no checkpoint.
@@ -151,6 +182,12 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         max_heads=max_heads,
         max_control_drop=_limits(max_control_drop),
         method=method,
+        budget=budget,
+        confidence=_number(confidence),
+        score=score,
+        prior=prior,
+        universal=universal,
+        improve=improve,
         seed=seed,
         search_items=search_items,
         choose_items=choose_items,
@@ -164,6 +201,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         offline=offline,
         allow_partial=allow_partial,
         trust_remote_code=trust_remote_code,
+        max_hours=_hours(max_hours),
     )
     return pipeline.localize(recipe, options, progress or Silent())
 
@@ -428,6 +466,14 @@ def _limits(limits: Limits | None) -> dict[str, float]:
 def _number(value: float) -> float:
     """A whole number as a float; whatever else is no number is left for the recipe to refuse."""
     return float(value) if type(value) is int else value
+
+
+def _hours(hours: float | None) -> float | None:
+    if hours is not None and (isinstance(hours, bool) or not 0 < hours < float("inf")):
+        raise UsageError(
+            f"max_hours: expected a number above 0, found {hours!r}", "leave it out for no limit"
+        )
+    return hours
 
 
 def _path(folder: str | Path | None) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from editor import wording
+from editor import confidence_text, confirm_text, manifest_text, wording
 from editor.records import Manifest, Metric, Result
 
 MAX_BASE_CARD_BYTES = 200_000
@@ -45,16 +45,23 @@ def render_card(manifest: Manifest, base_card: str | None = None) -> str:
         front_matter(manifest, base_fields), sort_keys=False, allow_unicode=True, width=100
     )
     results = manifest.validation.results if manifest.validation else ()
+    improve = manifest_text.improves(manifest)
     return environment.get_template("card.md.j2").render(
         manifest=manifest,
         front=Markup(front),
-        headline=wording.headline(manifest),
-        removal=wording.removal_text(manifest),
-        cost=wording.cost_text(manifest) if manifest.validation else None,
+        headline=manifest_text.headline(manifest),
+        what=manifest_text.what_text(manifest),
+        removal=manifest_text.removal_text(manifest),
+        cost=manifest_text.cost_text(manifest) if manifest.validation else None,
         columns=wording.COLUMNS,
         rows=[_card_row(at) for at in wording.ordered(results)],
-        not_shown=wording.not_shown(manifest),
-        commands=wording.commands(manifest),
+        sure=_sure(manifest),
+        scanned=confidence_text.scan_text(manifest.universal, manifest.scan_evaluations),
+        checks=" ".join(confirm_text.sentences(manifest.confirmation, improve=improve))
+        if manifest.confirmation
+        else None,
+        not_shown=manifest_text.not_shown(manifest),
+        commands=manifest_text.commands(manifest),
         base_name=wording.one_line(manifest.base),
         body=Markup(body),
     )
@@ -89,11 +96,13 @@ def front_matter(manifest: Manifest, base_fields: dict[str, Any]) -> dict[str, A
         front["base_model_relation"] = "finetune"
     is_gguf = manifest.base_files[0].name.endswith(".gguf")
     front |= {"library_name": "gguf" if is_gguf else "transformers"} | fields
-    front["tags"] = ["capability-editor", "capability-removal"]
+    improve = manifest_text.improves(manifest)
+    front["tags"] = ["capability-editor", f"capability-{'gain' if improve else 'removal'}"]
     results = wording.ordered(manifest.validation.results) if manifest.validation else []
     if results:
-        capability = wording.capability_name(manifest)
-        name = f"{wording.model_name(manifest)}-without-{capability}"
+        capability = manifest_text.capability_name(manifest)
+        how = "better-at" if improve else "without"
+        name = f"{manifest_text.model_name(manifest)}-{how}-{capability}"
         front["model-index"] = [{"name": name, "results": _model_index(results)}]
     return front
 
@@ -111,6 +120,16 @@ def markdown_text(text: str) -> str:
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(char, entity)
     return re.sub(r"([\\`*\[\]|]|(?<!\w)_|_(?!\w)|~~)", r"\\\1", text)
+
+
+def _sure(manifest: Manifest) -> str | None:
+    """How sure the search was, in one sentence."""
+    found, improve = manifest.confidence, manifest_text.improves(manifest)
+    if found is None:
+        return None
+    said = confidence_text.summary(found, manifest.confirmation, improve=improve)
+    n_masks = f"{found.evaluations} masks, decided at {100 * found.level:g} %"
+    return f"{said} ({n_masks})."
 
 
 def _card_row(result: Result) -> list[str]:

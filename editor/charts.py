@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from editor.records import CurvePoint, Estimate, Head, HeadEffect, ModelSpec
+from editor.records import CurvePoint, Estimate, Head, HeadEffect, ModelSpec, RandomSets
 from editor.wording import MINUS
 
 N_SHADES = 5
@@ -162,6 +162,41 @@ def curve_of(points: Sequence[CurvePoint], *, width: int = 640, height: int = 32
     )
 
 
+class Strip(NamedTuple):
+    """Losses on one line: random sets as dots, the chosen set as a mark."""
+
+    width: int
+    height: int
+    ticks: tuple[Tick, ...]
+    random: tuple[Dot, ...]
+    chosen: Dot
+
+
+def strip_of(sets: RandomSets, *, width: int = 640, height: int = 72) -> Strip:
+    """Lay out the losses of random sets beside that of the chosen heads."""
+    values = [0.0, sets.chosen, *(at.loss for at in sets.sets)]
+    low, high, step = _nice(min(values), max(values))
+    side, middle = 24, height // 2 - 8
+
+    def at_x(value: float) -> float:
+        return round(side + (width - 2 * side) * (value - low) / (high - low), 1)
+
+    ticks = [low + i * step for i in range(round((high - low) / step) + 1)]
+    dots = [
+        # In turn above and below the line, or equal losses would hide each other.
+        Dot(
+            at_x(one.loss),
+            middle + 5 * (place % 3 - 1),
+            f"{', '.join(map(str, one.heads))}: {signed(one.loss)}",
+        )
+        for place, one in enumerate(sorted(sets.sets, key=lambda one: one.loss))
+    ]
+    chosen = Dot(at_x(sets.chosen), middle, f"chosen: {signed(sets.chosen)}")
+    return Strip(
+        width, height, tuple(Tick(at_x(v), f"{v:.4g}") for v in ticks), tuple(dots), chosen
+    )
+
+
 def signed(value: float) -> str:
     """Three significant digits with a sign, or a bare zero."""
     if not value:
@@ -207,9 +242,14 @@ def _y_scale(points: Sequence[CurvePoint]) -> tuple[bool, float, float, float]:
     share = low >= 0 and high <= 1
     if share:
         low = 0.0
+    return share, *_nice(low, high)
+
+
+def _nice(low: float, high: float) -> tuple[float, float, float]:
+    """Ends and step of an axis of round numbers that holds both values."""
     span = (high - low) or 1.0
     rough = span / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * at for at in (1, 2, 5, 10) if power * at >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return share, first * step, max(last, first + 1) * step, step
+    return first * step, max(last, first + 1) * step, step

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from editor import stats
 from editor.errors import CapabilityAbsent
 from editor.measure import GRADIENT_COST, Bench, Task, as_mask
-from editor.records import EditPlan, Head, Mask, Metric, Predicted, Scores
-from editor.search import Search, interleave, item_losses
+from editor.records import Added, EditPlan, Head, Mask, Metric, Predicted, Scores
+from editor.responses import item_losses
+from editor.search import N_TRIES, Search, interleave
 
-N_TRIES = 10
-"""Candidates tried for each head at once."""
 N_BATCHES = 2
 """How often as many are tried while none of those can be removed."""
 NEARLY_GONE = 0.1
 """Share of the target's right answers below which one batch of candidates must do."""
-EVALUATIONS_A_HEAD = 18
-"""Evaluations of the target that the choice may take for each head that was asked for."""
 SHARE_A_NAT = 0.1
 """How many answers (as a share of all) a nat of log-probability counts as, in a loss."""
 MIN_GAIN = 0.01
 """Loss of the target that a further head must add."""
+SURE_ERRORS = 3.0
+"""Standard errors that a head must win the target where it is to improve: the best of many that do
+nothing seems to win something."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,18 @@ class Control:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """How much the choice may take."""
+
+    max_heads: int
+    budget: int
+    """Evaluations of the target that search and choice may take together."""
+    sign: Literal[1, -1] = 1
+    """1 removes heads that the target needs, -1 those without which it does better."""
+    out_of_time: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True)
 class _Judge:
     """Measures sets of heads on the choose split."""
 
@@ -49,25 +62,26 @@ class _Judge:
     target: Task
     controls: Sequence[Control]
     base: Mapping[str, Scores]
+    sign: Literal[1, -1]
 
-    def losses(self, masks: Sequence[Mask]) -> list[float]:
-        """Loss of the target under each mask: share of answers lost, plus what nats count as.
+    def losses(self, masks: Sequence[Mask]) -> NDArray[np.float64]:
+        """What each mask does to each item of the target; float64 (n_masks, n_items).
 
-        Exactness is what will be judged, but says nothing of an answer that is nearly or long gone;
-        log-probability does.
+        1 for a lost answer and a tenth for each nat; the other way round where the target is to
+        improve.  Exactness is what will be judged, but says nothing of an answer that is nearly or
+        long gone; log-probability does.
         """
         base = self.base[self.target.name]
-        return [
-            stats.mean(base, "exact")
-            - stats.mean(found, "exact")
-            + SHARE_A_NAT * float(item_losses(base, found).mean())
-            for found in self.bench.scores(self.target, masks)
-        ]
+        found = self.bench.scores(self.target, masks)
+        exact = [np.subtract(base.exact, one.exact) for one in found]
+        nats = [item_losses(base, one) for one in found]
+        return self.sign * (np.asarray(exact) + SHARE_A_NAT * np.asarray(nats))
 
-    def exact(self, chosen: Sequence[Head]) -> float:
-        """Share of the target's answers that are right with these heads out."""
+    def nearly_gone(self, chosen: Sequence[Head]) -> bool:
+        """Whether hardly any right answer is left with these heads out."""
         (found,) = self.bench.scores(self.target, [as_mask(chosen)])
-        return stats.mean(found, "exact")
+        whole = stats.mean(self.base[self.target.name], "exact")
+        return self.sign > 0 and stats.mean(found, "exact") <= NEARLY_GONE * whole
 
     def broken(self, mask: Mask) -> str | None:
         """The first control whose limit the mask breaks, with its figures.
@@ -84,7 +98,7 @@ class _Judge:
 
 
 def choose(
-    bench: Bench, target: Task, controls: Sequence[Control], search: Search, max_heads: int
+    bench: Bench, target: Task, controls: Sequence[Control], search: Search, terms: Terms
 ) -> EditPlan:
     """Add the head that costs the target most while every control stays inside its limit.
 
@@ -97,52 +111,86 @@ def choose(
     ordered = sorted(controls, key=lambda control: control.task.capability.kind != "text")
     tasks = [target, *(control.task for control in ordered)]
     base = {task.name: bench.scores(task, [()])[0] for task in tasks}
-    judge = _Judge(bench, target, ordered, base)
-
-    def spent() -> int:
-        return bench.evaluations(target.capability.name)
-
-    chosen: tuple[Head, ...] = ()  # in the order of choice
+    judge = _Judge(bench, target, ordered, base, terms.sign)
+    chosen: list[Head] = []  # in the order of choice
     refused: dict[Head, str] = {}
-    gains: list[str] = []
-    gained: dict[Head, float] = {}
-    budget = spent() + EVALUATIONS_A_HEAD * max_heads
-    while len(chosen) < max_heads and spent() + N_TRIES + GRADIENT_COST <= budget:
+    gains: dict[Head, float] = {}
+    added: dict[Head, float] = {}
+    alone: dict[Head, float] = {}
+
+    def open_tries() -> int:
+        """How many candidates the budget still allows."""
+        left = terms.budget - bench.evaluations(target.capability.name)
+        # A head that was no candidate of the first step is measured alone in the end.
+        left -= sum(head not in alone for head in chosen) + bool(chosen)
+        return 0 if terms.out_of_time() else max(min(search.n_tries, left), 0)
+
+    while len(chosen) < terms.max_heads and open_tries() > GRADIENT_COST:
         # What gained in the last step is likely to gain again.
-        before = sorted((h for h, gain in gained.items() if gain > 0), key=lambda h: -gained[h])
+        before = sorted((h for h, gain in gains.items() if gain > 0), key=lambda h: -gains[h])
         ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
-        open_ = [head for head in ranked if head not in refused]
-        step = _Step(None, {})
-        left = judge.exact(chosen)
-        whole = stats.mean(base[target.name], "exact")
-        n_batches = 1 if left <= NEARLY_GONE * whole else N_BATCHES
-        for start in range(0, N_TRIES * n_batches, N_TRIES):
-            if spent() + N_TRIES > budget:
+        candidates = [head for head in ranked if head not in refused]
+        best: Head | None = None
+        for _ in range(1 if judge.nearly_gone(chosen) else N_BATCHES):
+            n = open_tries()
+            tried, candidates = candidates[:n], candidates[n:]
+            best, found = _step(judge, chosen, tried, refused)
+            gains |= found
+            alone |= {} if chosen else found
+            if best is not None:
                 break
-            step = _step(judge, chosen, open_[start : start + N_TRIES], refused)
-            gained |= step.gains
-            if step.head is not None:
-                break
-        if step.head is None:
+        if best is None:
             break
-        chosen = (*chosen, step.head)
-        gains.append(f"{step.head} adds {gained[step.head]:.2f} to the target's loss")
+        chosen.append(best)
+        added[best] = gains[best]
     left_out = [f"{head} left out: {why}" for head, why in refused.items()]
     if not chosen:
-        most = max(gained.values(), default=0.0)
-        raise CapabilityAbsent(
-            f"no head that {target.name} needs can be removed inside the limits: of "
-            f"{len(gained)} tried the costliest adds {most:.3f} to its loss ({MIN_GAIN} is the "
-            "least that counts)" + "".join(f"; {line}" for line in left_out[:3]),
-            "raise a limit with --max-control-drop, or search with more items",
-        )
+        raise _nothing_found(target.name, gains, left_out, terms)
+    unknown = [head for head in chosen if head not in alone]
+    if unknown:
+        measured = judge.losses([(head,) for head in unknown]).mean(axis=1)
+        alone |= dict(zip(unknown, map(float, measured), strict=True))
+    steps = tuple(Added(head=head, gain=added[head], alone=alone[head]) for head in chosen)
     return EditPlan(
         capability=target.name,
-        heads=chosen,
+        heads=tuple(chosen),
+        steps=steps,
         predicted=_predict(bench, tasks, ordered, base, as_mask(chosen)),
-        evaluations=spent(),
-        why="; ".join([*gains, *left_out]),
+        evaluations=bench.evaluations(target.capability.name),
+        why="; ".join([*(_why(step, terms.sign) for step in steps), *left_out]),
     )
+
+
+def _nothing_found(
+    target: str, gains: Mapping[Head, float], left_out: Sequence[str], terms: Terms
+) -> CapabilityAbsent:
+    """Why no head was chosen, and what to do about it."""
+    if not gains and terms.out_of_time():
+        return CapabilityAbsent(
+            f"no head of {target} was tried for removal: the search took all of the time",
+            "give more with --max-hours, or start again: what was measured is not lost",
+        )
+    most = f"{max(gains.values(), default=0.0):.3f} ({MIN_GAIN} is the least that counts)"
+    if terms.sign < 0:
+        why = (
+            f"no head was found without which {target} does better inside the limits: of "
+            f"{len(gains)} tried the best adds {most}"
+        )
+    else:
+        why = (
+            f"no head that {target} needs can be removed inside the limits: of {len(gains)} tried "
+            f"the costliest adds {most} to its loss"
+        )
+    return CapabilityAbsent(
+        "; ".join([why, *left_out[:3]]),
+        "raise a limit with --max-control-drop, or search with more items",
+    )
+
+
+def _why(step: Added, sign: int) -> str:
+    """What a head was chosen for, and what that would have been before the others were out."""
+    what = f"adds {step.gain:.2f} to the target's loss" if sign > 0 else f"wins {step.gain:.2f}"
+    return f"{step.head} {what} ({step.alone:.2f} alone)"
 
 
 def first_candidates(search: Search) -> list[Head]:
@@ -150,30 +198,27 @@ def first_candidates(search: Search) -> list[Head]:
     return search.rank(())[:N_TRIES]
 
 
-class _Step(NamedTuple):
-    """The outcome of trying candidates for the next head."""
-
-    head: Head | None
-    """The one to add, or None when none adds anything inside the limits."""
-    gains: dict[Head, float]
-    """Loss of the target that each candidate adds."""
-
-
 def _step(
     judge: _Judge, chosen: Sequence[Head], tried: Sequence[Head], refused: dict[Head, str]
-) -> _Step:
-    """Try the candidates; those that break a limit are noted in `refused`."""
+) -> tuple[Head | None, dict[Head, float]]:
+    """Try candidates for the next head; those that break a limit are noted in `refused`.
+
+    Returns:
+        The one to add, or None when none adds anything inside the limits; what each adds.
+    """
     masks = {head: as_mask([*chosen, head]) for head in tried}
     now, *losses = judge.losses([as_mask(chosen), *masks.values()])
-    gains = {head: loss - now for head, loss in zip(tried, losses, strict=True)}
+    by_item = {head: loss - now for head, loss in zip(tried, losses, strict=True)}
+    gains = {head: float(each.mean()) for head, each in by_item.items()}
     for head in sorted(tried, key=lambda head: -gains[head]):
-        if gains[head] < MIN_GAIN:
-            break
+        error = float(by_item[head].std()) / len(by_item[head]) ** 0.5
+        if gains[head] < MIN_GAIN or (judge.sign < 0 and gains[head] < SURE_ERRORS * error):
+            continue
         broken = judge.broken(masks[head])
         if broken is None:
-            return _Step(head, gains)
+            return head, gains
         refused[head] = broken
-    return _Step(None, gains)
+    return None, gains
 
 
 def _worsening(base: Scores, masked: Scores, metric: Metric) -> float:

@@ -236,7 +236,7 @@ def inspect(console: Console, model: str, form: Any, **given: Any) -> int:
     Reads config.json and the headers of the weight files, tells where each head lies, and what is
     not covered, as `editor bake` would read it.
     """
-    from editor import baking, display
+    from editor import ahead_text, baking
     from editor.checkpoint import other_weights
     from editor.session import open_model
 
@@ -247,7 +247,7 @@ def inspect(console: Console, model: str, form: Any, **given: Any) -> int:
         folder = opened.source.folder
         unedited = other_weights(folder) if folder.is_dir() else ()
     spec = opened.spec
-    console.result(spec.model_dump(mode="json"), display.spec_text(spec, unedited))
+    console.result(spec.model_dump(mode="json"), ahead_text.spec_text(spec, unedited))
     return DONE
 
 
@@ -291,6 +291,7 @@ def run(
 
 main.add_command(lookups.capabilities)
 main.add_command(lookups.recipe)
+main.add_command(lookups.compare)
 main.add_command(proof.verify)
 main.add_command(proof.undo)
 main.add_command(proof.diff)
@@ -323,12 +324,12 @@ def _remove(
 
 
 def _dry_run(console: Console, recipe: Recipe, output: Path | None, options: Options) -> int:
-    from editor import display
+    from editor import ahead_text
     from editor.preview import preview
 
     with console.progress() as progress:
         plan = preview(recipe, output, options, progress)
-    console.result(plan.model_dump(mode="json"), display.preview_text(plan))
+    console.result(plan.model_dump(mode="json"), ahead_text.preview_text(plan))
     return DONE
 
 

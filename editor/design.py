@@ -1,16 +1,17 @@
 """Measurement designs: which heads each mask knocks out.
 
-Every function is pure: the units that may be knocked out and a seeded generator in, a `Design` out.
+Every function is pure: what may be knocked out and a seed or generator in, a `Design` or heads out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from editor.records import Design
+from editor.records import Design, Head, ModelSpec
 
 
 def stratified(units: Sequence[int], *, n_units: int, n_masks: int, size: int, seed: int) -> Design:
@@ -78,13 +79,71 @@ def partitions(
     return _design("partitions", rows, n_units=n_units, seed=seed)
 
 
+def transversal(units: Sequence[int], *, n_units: int, n_masks: int, seed: int) -> Design:
+    """Pools of about sqrt(n) of the n units, in which no two units meet twice.
+
+    The units stand in a square grid whose side q is a prime; a round cuts it into q lines of one
+    slope, and two points lie on one line only (Thierry-Mieg, 2006, shifts modulo a prime).
+    Neighbours, such as the heads of a layer, fall into different pools.  From two whole rounds on,
+    no two units are in the same masks.
+
+    Args:
+        units: the units that may be knocked out, in unit order.
+        n_units: all units of the model.
+        n_masks: rows; at most q * q, which is at least the number of units (2 for one unit).
+        seed: of the slopes' order and of the columns'.
+
+    Raises:
+        ValueError: no units, or more masks than the grid has lines.
+    """
+    side = prime_from(math.isqrt(max(len(units) - 1, 0)) + 1)
+    if not units or not 0 < n_masks <= side * side:
+        raise ValueError(f"{n_masks} transversal masks of {len(units)} heads do not exist")
+    rng = np.random.default_rng(seed)
+    columns = rng.permutation(side)
+    rows: list[list[int]] = []
+    # Slope 0 would put neighbours together; a vertical line of the grid stands in its place.
+    for slope in (int(one) for one in rng.permutation(side)):
+        lines: list[list[int]] = [[] for _ in range(side)]
+        for place, unit in enumerate(units):
+            a, b = place // side, int(columns[place % side])
+            lines[(a + slope * b) % side if slope else b].append(unit)
+        rows += [lines[int(line)] for line in rng.permutation(side) if lines[int(line)]]
+        if len(rows) >= n_masks:
+            break
+    if len(rows) < n_masks:  # a lone unit leaves lines of the grid empty
+        raise ValueError(f"{n_masks} transversal masks of {len(units)} heads do not exist")
+    return _design("transversal", rows[:n_masks], n_units=n_units, seed=seed)
+
+
+def prime_from(number: int) -> int:
+    """The smallest prime that is at least `number` and at least 2."""
+    found = max(number, 2)
+    while any(found % divisor == 0 for divisor in range(2, math.isqrt(found) + 1)):
+        found += 1
+    return found
+
+
+def greedy(chosen: Sequence[int], units: Sequence[int], *, n_units: int) -> Design:
+    """One step of the greedy search: the chosen units and one more, each in turn."""
+    taken = set(chosen)
+    rows = ([*chosen, unit] for unit in units if unit not in taken)
+    return _design("greedy", rows, n_units=n_units, seed=0)
+
+
 def singles(units: Sequence[int], *, n_units: int) -> Design:
     """One mask a unit."""
     return _design("singles", ([unit] for unit in units), n_units=n_units, seed=0)
 
 
 def matrix(designs: Sequence[Design]) -> NDArray[np.float64]:
-    """The designs stacked as X: float64 (n_masks, n_units), 1 where a mask knocks a unit out."""
+    """The designs stacked as X: float64 (n_masks, n_units), 1 where a mask knocks a unit out.
+
+    Raises:
+        ValueError: no designs.
+    """
+    if not designs:
+        raise ValueError("expected designs to stack, found none")
     rows = [row for design in designs for row in design.rows]
     out = np.zeros((len(rows), designs[0].n_units))
     for i, row in enumerate(rows):
@@ -92,6 +151,25 @@ def matrix(designs: Sequence[Design]) -> NDArray[np.float64]:
     return out
 
 
+def random_peers(spec: ModelSpec, heads: Sequence[Head], rng: np.random.Generator) -> list[Head]:
+    """For each head another one of its layer, none twice and none of `heads`."""
+    n_heads = {at.layer: at.n_heads for at in spec.layers}
+    taken = set(heads)
+    out: list[Head] = []
+    for head in heads:
+        free = [Head(head.layer, h) for h in range(n_heads[head.layer])]
+        free = [peer for peer in free if peer not in taken]
+        if free:  # else the layer has no other head left
+            out.append(free[int(rng.integers(len(free)))])
+            taken.add(out[-1])
+    return out
+
+
 def _design(sampler: str, rows: Iterable[Sequence[int]], *, n_units: int, seed: int) -> Design:
     sorted_rows = tuple(tuple(sorted(int(unit) for unit in row)) for row in rows)
+    for number, row in enumerate(sorted_rows):
+        if len(set(row)) < len(row) or (row and not 0 <= row[0] <= row[-1] < n_units):
+            raise ValueError(
+                f"mask {number}: expected different units from 0 to {n_units - 1}, found {row}"
+            )
     return Design(sampler=sampler, seed=seed, n_units=n_units, rows=sorted_rows)

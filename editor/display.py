@@ -5,47 +5,51 @@ Texts only; the console strips what a model or a file name could do to a termina
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from editor.coverage import ranges
+from editor import choice_text, confidence_text, confirm_text
+from editor.manifest_text import improves
 from editor.records import (
-    AttentionLayer,
+    Confidence,
+    Confirmation,
+    EditPlan,
     FileDigest,
     Head,
     Localization,
     Manifest,
-    ModelSpec,
     Removal,
     Result,
     Validation,
 )
 from editor.staging import beside
-from editor.wording import one_line, results_table
+from editor.wording import ascii_text, form_text, one_line, results_table
 
-if TYPE_CHECKING:
-    from editor.capabilities import Capability
-    from editor.preview import Preview
-
-MAX_NOT_COVERED = 12
-EXAMPLES_SHOWN = 5
+MAX_EFFECTS = 10
 
 
 def removal_text(removal: Removal, manifest: Manifest) -> str:
-    """The end of `remove`: table, verdict, what changed, where to look."""
+    """The end of `remove`: table, verdict, how sure, what changed, where to look."""
+    improve = improves(manifest)
+    expected = choice_text.foreseen(manifest.plan, manifest.validation, improve=improve)
     return "\n".join(
         [
             f"{one_line(removal.capability)} in {one_line(removal.model)}: "
-            f"{heads_text(removal.heads)} zeroed",
+            f"{heads_text(removal.heads)} zeroed" + (" to do better" if improve else ""),
             f"{removal.evaluations} evaluations of {one_line(removal.capability)}, "
-            f"{removal.scan_evaluations} in the once-a-model scan, {removal.elapsed_s:.0f} s",
+            f"and {removal.scan_evaluations} of the once-a-model scan, {removal.elapsed_s:.0f} s",
             "",
             results_table(removal.results),
             "",
             *_verdict(removal.accepted, removal.reasons, removal.results),
             *([] if removal.accepted else [f"The output is kept in {removal.output}, marked so."]),
+            *_form(manifest.validation),
+            *(f"differs {ascii_text(line)}" for line in choice_text.foreseen_sentences(expected)),
+            "",
+            *_sure(manifest.confidence, manifest.confirmation, improve=improve),
+            *_steps(manifest.plan),
+            *_scanned(manifest.universal, manifest.scan_evaluations),
+            *_checks(manifest.confirmation, improve=improve),
             "",
             *_changed(manifest),
             f"output  {removal.output}",
@@ -58,22 +62,24 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
 
 def localization_text(found: Localization) -> str:
     """The end of `localize`."""
-    effects = found.estimates[0].effects if found.estimates else ()
-    strongest = [one for one in effects if one.effect > 0][:10]
-    rows = [("Head", "Effect", "95% CI", "Masks")]
-    for one in strongest:
-        interval = f"{one.low:+.3f} to {one.high:+.3f}"
-        rows.append((str(one.head), f"{one.effect:+.3f}", interval, str(one.n_masks)))
+    improve = found.improve
     fit = found.estimates[0].fit_r2 if found.estimates else None
     chosen = ",".join(map(str, found.heads))
     return "\n".join(
         [
-            f"{one_line(found.plan.capability)}: {heads_text(found.heads)} chosen",
-            f"{found.evaluations} evaluations, {found.scan_evaluations} in the once-a-model scan"
+            f"{one_line(found.plan.capability)}: {heads_text(found.heads)} chosen"
+            + (" to do better" if improve else ""),
+            f"{found.evaluations} evaluations, "
+            f"and {found.scan_evaluations} of the once-a-model scan"
             + ("" if fit is None else f", held-out R2 of the additive fit {fit:.2f}"),
             "",
-            *table(rows, "<>>>"),
+            *(_effects(found) if found.estimates else []),
             "",
+            *_sure(found.confidence, found.confirmation, improve=improve),
+            *_steps(found.plan),
+            *_scanned(found.universal.heads, found.scan_evaluations),
+            *([f"form    {one_line(found.format_check.sentence)}"] if found.format_check else []),
+            *_checks(found.confirmation, improve=improve),
             f"why     {found.plan.why}",
             f"write   editor bake -m MODEL --heads {chosen} -o OUT",
             f"run     {found.run}",
@@ -104,137 +110,11 @@ def validation_text(validation: Validation, edited: str) -> str:
             results_table(validation.results),
             "",
             *_verdict(validation.accepted, validation.reasons, validation.results),
+            *_form(validation),
             f"masked and baked model differ by at most {validation.masked_vs_baked:g} nats",
             f"checked {edited}",
         ]
     )
-
-
-def spec_text(spec: ModelSpec, unedited: Sequence[str]) -> str:
-    """What `inspect` shows: the model, which heads can be zeroed, and what cannot."""
-    n_heads = sum(at.n_heads for at in spec.layers)
-    facts = [
-        ("model", spec.source),
-        ("revision", spec.revision or "none"),
-        ("model type", spec.model_type),
-        ("dtype", spec.dtype),
-        ("heads", f"{n_heads} query heads that can be zeroed, in {len(spec.layers)} layers"),
-        ("kv heads", f"{spec.n_kv_heads}, never touched"),
-        ("embeddings", "tied" if spec.tied else "not tied"),
-    ]
-    lines = [f"{name:<12} {one_line(value)}" for name, value in facts]
-    lines += ["", *table([_COVERAGE, *_coverage(spec)], "<>>><<"), "", "files"]
-    for file in spec.files:
-        lines.append(f"  {size_text(file.n_bytes):>10}  {one_line(file.name)}")
-    missing = [*spec.not_covered]
-    lines += ["NOT covered" if missing else "NOT covered  nothing: every layer has its projection"]
-    lines += [f"  {one_line(note)}" for note in missing[:MAX_NOT_COVERED]]
-    if len(missing) > MAX_NOT_COVERED:
-        lines.append(f"  and {len(missing) - MAX_NOT_COVERED} more; --json lists all")
-    lines += [f"note         {one_line(note)}" for note in spec.notes]
-    lines += [f"  {one_line(name)}: not part of the checkpoint, never edited" for name in unedited]
-    return "\n".join(lines)
-
-
-_COVERAGE = ("Layers", "n", "Heads", "head_dim", "Tensor", "Heads lie in")
-
-
-def _coverage(spec: ModelSpec) -> list[tuple[str, str, str, str, str, str]]:
-    """Layers that are alike in one row, the first of each kind first."""
-    alike: dict[tuple[int, int, str, str], list[int]] = {}
-    for at in spec.layers:
-        lie = "columns" if at.axis == 1 else "rows"
-        lie += "" if at.code == "zero" else f", {spec.dtype if at.code == 'ggml' else at.code}"
-        alike.setdefault((at.n_heads, at.head_dim, _pattern(at), lie), []).append(at.layer)
-    return [
-        (ranges(layers), str(len(layers)), str(n_heads), str(head_dim), one_line(tensor), lie)
-        for (n_heads, head_dim, tensor, lie), layers in alike.items()
-    ]
-
-
-def preview_text(plan: Preview) -> str:
-    """What `--dry-run` shows."""
-    shape = "not known before it is here"
-    if plan.n_heads is not None:
-        shape = f"{plan.n_layers} layers, {plan.n_heads} heads"
-    limits = ", ".join(f"{name} {limit:g}" for name, limit in plan.limits.items())
-    at = f" at {plan.revision}" if plan.revision else ""
-    lines = [
-        "dry run: nothing was loaded or written",
-        f"model        {one_line(plan.model)}{at}",
-        f"heads        {shape}",
-        f"capability   {plan.capability}",
-        f"controls     {limits or 'none'} (the most each may lose)",
-        f"evaluations  about {plan.evaluations} masks for search and choice",
-        f"scan         {_scan(plan)}",
-    ]
-    if plan.not_ready:
-        lines.insert(2, f"not ready    {one_line(plan.not_ready)}")
-    if plan.weights_bytes is not None:
-        lines.append(f"memory       {size_text(plan.weights_bytes)} of weights, and the batches")
-    if plan.output is not None:
-        lines.append(f"output       {plan.output}")
-        lines += [f"  {one_line(name)}" for name in plan.writes]
-        lines.append(f"beside it    {beside(Path(plan.output))}")
-    if plan.disk_bytes is not None:
-        lines.append(f"disk         {size_text(plan.disk_bytes)} free needed")
-    for name in plan.unedited:
-        lines.append(f"unedited     {one_line(name)}: it may still hold the capability")
-    return "\n".join(lines)
-
-
-def capability_fields(capability: Capability) -> dict[str, Any]:
-    """What is known of a capability, with a few of its questions."""
-    splits = {split: len(capability.items(split)) for split in ("search", "choose", "test")}
-    transfer = capability.items("test", transfer=True)
-    shown = [*_variants(capability.items("search"), EXAMPLES_SHOWN), *_variants(transfer, 2)]
-    is_text = capability.kind == "text"
-    return {
-        "name": capability.name,
-        "kind": capability.kind,
-        "summary": capability.summary,
-        "metric": "nats_per_token" if is_text else "exact",
-        "floor": None if is_text else capability.floor,
-        "control_limit": capability.control_limit,
-        "items": {**splits, "transfer": len(transfer)},
-        "source": capability.source,
-        "licence": capability.licence,
-        "examples": [
-            item.model_dump(include={"prompt", "answer", "variant", "transfer"}) for item in shown
-        ],
-    }
-
-
-def capabilities_text(rows: Sequence[dict[str, Any]]) -> str:
-    """One line a capability."""
-    cells = [("Name", "Kind", "Floor", "Items search/choose/test", "Licence", "Summary")]
-    for row in rows:
-        items = "/".join(str(row["items"][split]) for split in ("search", "choose", "test"))
-        cells.append((row["name"], row["kind"], _floor(row), items, row["licence"], row["summary"]))
-    about = "A task can be removed; a text is a control only.  `editor capabilities show NAME`"
-    return "\n".join([*table(cells, "<<>><<"), "", about])
-
-
-def capability_text(row: dict[str, Any]) -> str:
-    """Everything about one capability."""
-    items = ", ".join(f"{name} {count}" for name, count in row["items"].items())
-    unit = "nats a token" if row["kind"] == "text" else "share of right answers"
-    what = "can be removed, and kept as a control" if row["kind"] == "task" else "a control only"
-    lines = [
-        f"{row['name']}: {row['summary']}",
-        f"kind         {row['kind']} ({what})",
-        f"metric       {row['metric']}",
-        f"floor        {_floor(row)}",
-        f"as control   may lose {row['control_limit']:g} {unit} by default",
-        f"items        {items}",
-        f"data         {row['source']}",
-        f"licence      {row['licence']}",
-    ]
-    for item in row["examples"]:
-        form = item["variant"] + (", kept out of the search" if item["transfer"] else "")
-        lines += ["", f"[{form}]", *(f"  {line}" for line in item["prompt"].splitlines())]
-        lines.append(f"  -> {one_line(item['answer'])}")
-    return "\n".join(lines)
 
 
 def changed_files(manifest: Manifest) -> list[FileDigest]:
@@ -261,9 +141,75 @@ def _verdict(accepted: bool, reasons: Sequence[str], results: Sequence[Result]) 
     gated = sum(row.limit is not None for row in results)
     if accepted:
         word = f"ACCEPTED: none of {gated} limits is broken"
+    elif any(row.rise for row in results):
+        word = "NOT VALIDATED: the capability did not get better, or a control's limit is broken"
     else:
-        word = "NOT VALIDATED: a limit is broken, or the base leaves nothing to tell"
+        word = (
+            "NOT VALIDATED: a limit is broken, the base leaves nothing to tell, or what is lost is "
+            "the form of the answers"
+        )
     return [word, *(f"  {one_line(reason)}" for reason in reasons)]
+
+
+def _form(validation: Validation | None) -> list[str]:
+    """What of the target's loss is lost form, where it is not a reason already."""
+    form = validation.format_loss if validation else None
+    return [] if form is None or form.kind == "format" else [form_text(form)]
+
+
+def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:
+    if found is None:
+        return []
+    said = confirm_text.sentences(found, improve=improve)
+    return [f"check   {ascii_text(line)}" for line in said]
+
+
+def _effects(found: Localization) -> list[str]:
+    """The chosen heads, then the surest effects; negative ones where the model is to do better.
+
+    A head of few pools can have a large effect by chance, so the end of the interval that is nearer
+    to zero decides.
+    """
+    sign = -1 if found.improve else 1
+    effects, chosen = found.estimates[0].effects, frozenset(found.heads)
+    surest = sorted(effects, key=lambda one: -one.low if sign > 0 else one.high)
+    wanted = [one for one in surest if one.head in chosen]
+    others = [one for one in surest if one.head not in chosen and sign * one.effect > 0]
+    wanted += others[: max(0, MAX_EFFECTS - len(wanted))]
+    fitted = any(one.probability is not None for one in effects)
+    rows = [("Head", "Effect", "95% CI", *(("P", "Decided") if fitted else ()), "Masks")]
+    for one in wanted:
+        sure = () if not fitted else (_share(one.probability), "yes" if one.decided else "no")
+        interval = f"{one.low:+.3f} to {one.high:+.3f}"
+        rows.append((str(one.head), f"{one.effect:+.3f}", interval, *sure, str(one.n_masks)))
+    return table(rows, "<" + ">" * (len(rows[0]) - 1))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _sure(
+    found: Confidence | None, confirmation: Confirmation | None, *, improve: bool
+) -> list[str]:
+    """How sure the search is: the short answer first."""
+    if found is None:
+        return []
+    said = [
+        confidence_text.summary(found, confirmation, improve=improve),
+        *confidence_text.sentences(found, improve=improve),
+    ]
+    return [f"sure    {ascii_text(one_line(line))}" for line in said]
+
+
+def _steps(plan: EditPlan | None) -> list[str]:
+    said = [] if plan is None else choice_text.step_sentences(plan)
+    return [f"others  {ascii_text(line)}" for line in said]
+
+
+def _scanned(heads: Sequence[Head], n_scanned: int | None) -> list[str]:
+    said = confidence_text.scan_text(heads, n_scanned)
+    return [f"text    {ascii_text(said)}"] if said else []
 
 
 def _changed(manifest: Manifest) -> list[str]:
@@ -277,23 +223,6 @@ def _changed(manifest: Manifest) -> list[str]:
     ]
 
 
-def _scan(plan: Preview) -> str:
-    if plan.scan_masks == 0:
-        return "none: the universal heads of this model are known"
-    masks = "as many masks as the model has heads" if plan.scan_masks is None else plan.scan_masks
-    masks = masks if isinstance(masks, str) else f"{masks} masks"
-    return f"{masks} x {plan.scan_texts} texts for universal heads, once a model"
-
-
-def _pattern(at: AttentionLayer) -> str:
-    """The projection's name with N for the layer."""
-    return re.sub(rf"(?<![0-9]){at.layer}(?![0-9])", "N", at.tensor, count=1)
-
-
-def _floor(row: dict[str, Any]) -> str:
-    return "-" if row["floor"] is None else f"{row['floor']:g}"
-
-
 def size_text(n_bytes: int) -> str:
     """`1.5 GiB`."""
     value = float(n_bytes)
@@ -302,10 +231,3 @@ def size_text(n_bytes: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
-
-
-def _variants(items: Sequence[Any], limit: int) -> list[Any]:
-    """The first item of each form, at most `limit`."""
-    firsts = {item.variant: item for item in reversed(items)}
-    forms = dict.fromkeys(item.variant for item in items)
-    return [firsts[form] for form in forms][:limit]

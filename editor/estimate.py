@@ -6,7 +6,9 @@ y float64 (n_masks,) in, float64 (n_units,) out, positive where the score needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -17,8 +19,32 @@ from editor.records import Head, HeadEffect
 Array = NDArray[np.float64]
 Estimator = Callable[[Array, Array], Array]
 
+MOST_PURSUED = 40
+"""Units after which matching pursuit stops: a capability has fewer."""
 N_BOOT = 100
 """Resamples of the items for an interval of a regression's effects."""
+
+
+def _check(X: Array, y: Array) -> None:
+    if X.ndim != 2 or y.ndim != 1 or len(X) != len(y) or not X.size:
+        raise ValueError(
+            "expected X (n_masks, n_units) and y (n_masks,), none of them empty, "
+            f"found shapes {X.shape} and {y.shape}"
+        )
+    for name, values in (("X", X), ("y", y)):
+        if not np.isfinite(values).all():
+            wrong = int((~np.isfinite(values)).sum())
+            raise ValueError(f"expected finite numbers in {name}, found {wrong} that are not")
+
+
+@contextmanager
+def _unsettled_is_used() -> Generator[None]:
+    """A path that is not wholly settled where heads are always out together is near enough."""
+    from sklearn.exceptions import ConvergenceWarning  # pyright: ignore[reportMissingTypeStubs]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 def published_lasso(X: Array, y: Array) -> Array:
@@ -28,14 +54,19 @@ def published_lasso(X: Array, y: Array) -> Array:
 
     Returns:
         Effects in the score's unit, float64 (n_units,).
+
+    Raises:
+        ValueError: a shape does not fit or is empty, or a value is not finite.
     """
+    _check(X, y)
     from sklearn.linear_model import Lasso  # pyright: ignore[reportMissingTypeStubs]
 
     spread = float(y.std())
     if spread == 0:
         return np.zeros_like(X[0])
     fit = Lasso(alpha=0.01, max_iter=50_000)
-    cast("Any", fit).fit(X, (y - y.mean()) / spread)
+    with _unsettled_is_used():
+        cast("Any", fit).fit(X, (y - y.mean()) / spread)
     standardized: Array = np.asarray(cast("Any", fit).coef_, dtype=np.float64)
     return -spread * standardized
 
@@ -48,21 +79,26 @@ def lasso(X: Array, y: Array) -> Array:
 
     Returns:
         Effects in the score's unit, float64 (n_units,).
+
+    Raises:
+        ValueError: a shape does not fit or is empty, or a value is not finite.
     """
+    _check(X, y)
     from sklearn import linear_model  # pyright: ignore[reportMissingTypeStubs]
 
     used = np.flatnonzero(X.any(axis=0))
     out = np.zeros(X.shape[1])
     centred_X, centred_y = X[:, used] - X[:, used].mean(axis=0), y - y.mean()
-    if not centred_y.any():
+    if not centred_y.any() or not centred_X.any():
         return out
     n = len(centred_y)
     # A grid of our own: the keyword for its length is not the same in all releases.
     largest = float(np.abs(centred_X.T @ centred_y).max()) / n
     penalties = largest * np.logspace(0, -3, 60)
-    fitted = cast("Any", linear_model).lasso_path(
-        centred_X, centred_y, alphas=penalties, max_iter=20_000
-    )
+    with _unsettled_is_used():
+        fitted = cast("Any", linear_model).lasso_path(
+            centred_X, centred_y, alphas=penalties, max_iter=20_000
+        )
     paths: Array = fitted[1]
     residual = ((centred_y[:, None] - centred_X @ paths) ** 2).sum(axis=0)
     size = (paths != 0).sum(axis=0)
@@ -80,31 +116,52 @@ def ridge(X: Array, y: Array, *, penalty: float = 2.0) -> Array:
 
     Returns:
         Effects in the score's unit, float64 (n_units,).
+
+    Raises:
+        ValueError: a shape does not fit or is empty, or a value is not finite.
     """
+    _check(X, y)
     centred_X, centred_y = X - X.mean(axis=0), y - y.mean()
     gram = centred_X @ centred_X.T + penalty * np.eye(len(y))
     return -np.asarray(centred_X.T @ np.linalg.solve(gram, centred_y), dtype=np.float64)
 
 
-def pool_evidence(X: Array, losses: Array) -> Array:
-    """How much the masks so far speak for each unit; larger is more.
+def omp(X: Array, y: Array) -> Array:
+    """Orthogonal matching pursuit; the extended Bayesian criterion chooses the number of units.
 
-    Two views, each in standard deviations over the units and added: the ridge effect, and the
-    smallest loss of any mask with the unit in it.  A unit that the score needs makes every such
-    mask costly, so one cheap mask clears all of its units.
-
-    Args:
-        X: float64 (n_masks, n_units).
-        losses: baseline minus score, float64 (n_masks,).
+    Pati, Rezaiifar & Krishnaprasad (1993): the unit that explains most of what is left joins, and
+    all are fitted anew.  Each unit is the best of many, which the plain criterion leaves out: it
+    kept 30 of 120 units for pure noise (Chen & Chen, 2008).
 
     Returns:
-        float64 (n_units,); -inf where a unit is in no mask.
+        Effects in the score's unit, float64 (n_units,).
+
+    Raises:
+        ValueError: a shape does not fit or is empty, or a value is not finite.
     """
-    used = X.any(axis=0)
-    smallest = np.where(X > 0, losses[:, None], np.inf).min(axis=0)
-    out = np.full(X.shape[1], -np.inf)
-    out[used] = _standardized(ridge(X, -losses)[used]) + _standardized(smallest[used])
+    _check(X, y)
+    n, out = len(y), np.zeros(X.shape[1])
+    centred_X, centred_y = X - X.mean(axis=0), y - y.mean()
+    if not centred_X.any():
+        return out
+    norm = np.sqrt(np.maximum((centred_X**2).sum(axis=0), 1e-12))
+    a_unit = np.log(n) + 2 * np.log(X.shape[1])
+    best, left, taken = np.inf, centred_y, list[int]()
+    for size in range(min(n // 3, X.shape[1]) + 1):
+        cost = n * np.log(float(left @ left) / n + 1e-12) + size * a_unit
+        if cost < best:
+            best, out = cost, np.zeros(X.shape[1])
+            out[taken] = -_least_squares(centred_X[:, taken], centred_y)
+        if not left.any() or size > MOST_PURSUED:
+            break
+        taken.append(int(np.argmax(np.abs(centred_X.T @ left) / norm)))
+        part = centred_X[:, taken]
+        left = centred_y - part @ _least_squares(part, centred_y)
     return out
+
+
+def _least_squares(X: Array, y: Array) -> Array:
+    return np.asarray(np.linalg.lstsq(X, y, rcond=None)[0], dtype=np.float64)
 
 
 def head_effects(
@@ -142,7 +199,12 @@ def head_effects(
 
 
 def held_out_r2(X: Array, y: Array, *, n_folds: int = 5, seed: int = 0) -> float | None:
-    """R^2 of the ridge fit on masks left out of it; None where there is nothing to explain."""
+    """R^2 of the ridge fit on masks left out of it; None where there is nothing to explain.
+
+    Raises:
+        ValueError: a shape does not fit or is empty, or a value is not finite.
+    """
+    _check(X, y)
     if len(y) < 2 * n_folds or not np.ptp(y):
         return None
     rng = np.random.default_rng(seed)
@@ -156,6 +218,10 @@ def held_out_r2(X: Array, y: Array, *, n_folds: int = 5, seed: int = 0) -> float
     return 1.0 - error / float(((y - y.mean()) ** 2).sum())
 
 
-def _standardized(x: Array) -> Array:
-    spread = float(x.std())
-    return (x - x.mean()) / spread if spread else np.zeros_like(x)
+ESTIMATORS: dict[str, Estimator] = {
+    "Lasso, BIC": lasso,
+    "orthogonal matching pursuit, BIC": omp,
+    "ridge": ridge,
+    "Lasso, penalty 0.01": published_lasso,
+}
+"""The rivals, by the name that reports show."""

@@ -97,6 +97,24 @@ class Limit(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  new
         return name.strip() or "default", limit
 
 
+class Hours(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  new in click 8.4
+    """A finite number above 0; click's own range takes `nan` and `inf`."""
+
+    name = "hours"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read the number."""
+        try:
+            hours = float(value)
+        except ValueError:
+            hours = math.nan
+        if not 0 < hours < math.inf:
+            self.fail(f"{value!r} is no number above 0; leave it out for no limit", param, ctx)
+        return hours
+
+
 def flag(*names: str, group: str, **fields: Any) -> Decorator[Any]:
     """One option under a heading."""
     return click.option(*names, cls=Flag, group=group, **fields)
@@ -184,7 +202,7 @@ def output(*, required: bool) -> Decorator[Any]:
     )
 
 
-def controls(says: str = "all others") -> Decorator[Any]:
+def controls(says: str = "recall, arithmetic, copying, english, python") -> Decorator[Any]:
     """What to keep."""
     return flag(
         "--control",
@@ -193,7 +211,7 @@ def controls(says: str = "all others") -> Decorator[Any]:
         multiple=True,
         metavar="NAME",
         says=says,
-        help="A capability to keep; may be repeated.",
+        help="A capability to keep; may be repeated.  By default, never the one to remove.",
     )
 
 
@@ -255,11 +273,65 @@ MAX_HEADS = flag("--max-heads", group="Limits", type=int, says="5", help="The mo
 METHOD = flag(
     "--method",
     group="Search",
-    type=click.Choice(["adaptive", "published"]),
+    type=click.Choice(["adaptive", "published", "scan", "greedy", "gradient"]),
     metavar="NAME",
     says="adaptive",
-    help="adaptive: pools of heads, and gradients anew at each choice; published: one design, "
-    "one Lasso.",
+    help="adaptive: pools that follow what earlier pools said; published: one design, one Lasso; "
+    "scan: every head alone; greedy: every head at every step; gradient: no pools.",
+)
+BUDGET = flag(
+    "--budget",
+    group="Search",
+    type=int,
+    says="what the method needs",
+    help="Evaluations of the capability, search and choice together.",
+)
+CONFIDENCE = flag(
+    "--confidence",
+    group="Search",
+    type=float,
+    says="0.95",
+    help="Probability from which a head counts as decided.",
+)
+SCORE = flag(
+    "--score",
+    group="Search",
+    type=click.Choice(["logprob", "exact"]),
+    metavar="NAME",
+    says="logprob",
+    help="What the search looks at: the answers' log-probability, or how many are right (exact).",
+)
+PRIOR = flag(
+    "--prior",
+    group="Search",
+    type=click.Choice(["gradient", "none"]),
+    metavar="NAME",
+    says="gradient",
+    help="Whether the adaptive search looks at gradients too: gradient or none.",
+)
+UNIVERSAL = flag(
+    "--universal",
+    group="Search",
+    type=click.Choice(["scan", "suspects"]),
+    metavar="NAME",
+    says="scan",
+    help="Heads that all text needs: scan tries every head once a model, suspects only those that "
+    "the search comes upon.",
+)
+IMPROVE = flag(
+    "--improve",
+    group="Job",
+    is_flag=True,
+    default=None,
+    help="Remove heads without which the model does better at the capability.",
+)
+MAX_HOURS = flag(
+    "--max-hours",
+    group="Where and how fast",
+    type=Hours(),
+    metavar="X",
+    says="no limit",
+    help="Measure no more candidates once the run took so long.",
 )
 SEARCH_ITEMS = flag(
     "--search-items", group="Search", type=int, says="24", help="Questions for the search."
@@ -400,7 +472,10 @@ SAYING = stack(
 FINDING = stack(CACHE, OFFLINE)
 PLACES = stack(DEVICE, RUNS, NEW_RUN, FINDING)
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
-SEARCHING = stack(MAX_HEADS, METHOD, seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype())
+SEARCHING = stack(
+    *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),
+    *(seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype(), MAX_HOURS),
+)
 _AS = "as recorded"
 RECORDED = stack(
     capability(required=False),

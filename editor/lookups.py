@@ -1,4 +1,4 @@
-"""The verbs that need no model: what capabilities there are, and whether a recipe is right."""
+"""The verbs that need no model: capabilities, recipes, and finished runs side by side."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def capabilities(context: click.Context) -> int:
     if context.invoked_subcommand is not None:
         return DONE
     from editor import capabilities as known
-    from editor import display
+    from editor import capability_text
 
-    rows = [display.capability_fields(known.get(name)) for name in known.names()]
+    rows = [capability_text.capability_fields(known.get(name)) for name in known.names()]
     shown = [{key: value for key, value in row.items() if key != "examples"} for row in rows]
-    context.ensure_object(Console).result({"capabilities": shown}, display.capabilities_text(rows))
+    context.ensure_object(Console).result(
+        {"capabilities": shown}, capability_text.capabilities_text(rows)
+    )
     return DONE
 
 
@@ -50,10 +52,10 @@ def capabilities(context: click.Context) -> int:
 def capabilities_show(console: Console, name: str) -> int:
     """Show one capability: questions, metric, floor, data, licence."""
     from editor import capabilities as known
-    from editor import display
+    from editor import capability_text
 
-    row = display.capability_fields(known.get(name))
-    console.result(row, display.capability_text(row))
+    row = capability_text.capability_fields(known.get(name))
+    console.result(row, capability_text.capability_text(row))
     return DONE
 
 
@@ -149,4 +151,54 @@ def recipe_show(console: Console, file: Path) -> int:
 
     full = check(file)
     console.result(full.model_dump(mode="json", exclude_none=True), as_yaml(full))
+    return DONE
+
+
+@click.command(
+    cls=flags.Verb,
+    examples=(
+        "editor compare",
+        "editor compare runs/RUN-1 runs/RUN-2 --output compared.html",
+        "editor compare 1B-Instruct-recall 3B-Instruct-recall --runs all-runs --json",
+    ),
+)
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@flags.RUNS
+@flags.flag(
+    *("-o", "--output"),
+    group="Output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write an HTML page with the tables and a figure.",
+)
+@flags.SAYING
+@flags.flag(
+    "--force",
+    group="Dangerous",
+    is_flag=True,
+    help="Replace FILE even if it is no page of `editor compare`.",
+)
+@click.pass_obj
+def compare(
+    console: Console, names: tuple[str, ...], runs: Path | None, output: Path | None, force: bool
+) -> int:
+    """Compare where runs found their capabilities.
+
+    How few heads hold each capability, and which heads two capabilities of one model share.  RUN is
+    the folder of a run, or a part of its name below --runs; without any, all finished runs there.
+    """
+    from editor import comparison, finished
+    from editor.compare_page import render_comparison, write_page
+    from editor.compare_text import comparison_text
+
+    below = flags.options({"runs": runs}).runs
+    chosen, left_out = (
+        (finished.read_named(names, below), []) if names else finished.read_all(below)
+    )
+    found = comparison.compare(chosen, left_out)
+    text = comparison_text(found)
+    if output is not None:
+        write_page(output, render_comparison(found), force=force)
+        text += f"\npage  {output}"
+    console.result(found.model_dump(mode="json"), text)
     return DONE

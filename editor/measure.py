@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from editor.capabilities.base import (
     Likelihood,
     Outcome,
 )
-from editor.records import Head, Item, Mask, Measurement, Scores
+from editor.records import Fill, Head, Item, Mask, Measurement, Scores
 
 GRADIENT_COST = 3
 """Evaluations that a gradient counts as."""
@@ -37,7 +37,7 @@ class Maskable(Protocol):
     """What measuring needs of a model."""
 
     def likelihoods(
-        self, requests: Sequence[Continuation], masks: Sequence[Mask]
+        self, requests: Sequence[Continuation], masks: Sequence[Mask], *, fill: Fill = "zero"
     ) -> list[list[Likelihood]]: ...
 
     def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]: ...
@@ -88,8 +88,12 @@ class Bench:
         """On how many pairs of items and a non-empty mask the capability was scored, each once."""
         return sum(bool(mask) for _, mask in self._asked.get(capability, ()))
 
-    def scores(self, task: Task, masks: Sequence[Mask]) -> list[Scores]:
+    def scores(self, task: Task, masks: Sequence[Mask], *, fill: Fill = "zero") -> list[Scores]:
         """Score the task's items under every mask.
+
+        Args:
+            fill: what stands in the place of a head that is out; of a task that lets the model
+                write, only zero (`writes`).
 
         Returns:
             One `Scores` a mask, in order; equal masks are measured once.
@@ -99,10 +103,10 @@ class Bench:
         """
         items = task.digest()
         asked = self._asked.setdefault(task.capability.name, set())
-        asked.update((items, mask) for mask in masks)
+        asked.update((items if fill == "zero" else f"{items} {fill}", mask) for mask in masks)
         found: dict[Mask, Scores] = {}
         for mask in masks:
-            recorded = self.journal.get(_key(task, items, mask))
+            recorded = self.journal.get(_key(task, items, mask, fill))
             if recorded is not None:
                 found[mask] = Measurement.model_validate_json(recorded).scores
         missing = [mask for mask in dict.fromkeys(masks) if mask not in found]
@@ -111,12 +115,17 @@ class Bench:
         for start in range(0, len(missing), step):
             chunk = missing[start : start + step]
             began = time.monotonic()
-            for mask, scores in zip(chunk, _score(self.model, task, chunk), strict=True):
+            for mask, scores in zip(chunk, _score(self.model, task, chunk, fill), strict=True):
                 elapsed = (time.monotonic() - began) / len(chunk)
                 line = Measurement(
-                    mask=mask, task=task.name, items=items, scores=scores, elapsed_s=elapsed
+                    mask=mask,
+                    task=task.name,
+                    items=items,
+                    scores=scores,
+                    elapsed_s=elapsed,
+                    fill=fill if mask else "zero",
                 )
-                self.journal.append(_key(task, items, mask), line.model_dump_json())
+                self.journal.append(_key(task, items, mask, fill), line.model_dump_json())
                 found[mask] = scores
             self.on_mask(len(chunk))
         return [found[mask] for mask in masks]
@@ -141,15 +150,24 @@ class Bench:
         return np.asarray(flat, dtype=np.float64) / len(task.items)
 
 
-def _key(task: Task, items: str, mask: Mask) -> str:
-    return f"{task.name} {items[:16]} {','.join(map(str, mask))}"
+def writes(task: Task) -> bool:
+    """Whether the model is asked to write something, and not only how likely answers are."""
+    requests = (r for item in task.items for r in task.capability.scorer.requests(item))
+    return any(isinstance(request, Generation) for request in requests)
 
 
-def _score(model: Maskable, task: Task, masks: Sequence[Mask]) -> list[Scores]:
+def _key(task: Task, items: str, mask: Mask, fill: Fill = "zero") -> str:
+    heads = ",".join(map(str, mask))
+    # With nothing out there is nothing to fill.
+    return f"{task.name} {items[:16]} {heads}" + (f" {fill}" if mask and fill != "zero" else "")
+
+
+def _score(model: Maskable, task: Task, masks: Sequence[Mask], fill: Fill) -> list[Scores]:
     """One `Scores` a mask: requests of all items at once, outcomes back to their items."""
     scorer = task.capability.scorer
-    requests = [scorer.requests(item) for item in task.items]
-    outcomes = _outcomes(model, [r for some in requests for r in some], masks)
+    among = task.capability.answers
+    requests = [scorer.requests(item, among) for item in task.items]
+    outcomes = _outcomes(model, [r for some in requests for r in some], masks, fill)
     return [_scores_of(task, [len(some) for some in requests], row) for row in outcomes]
 
 
@@ -159,17 +177,34 @@ def _scores_of(task: Task, counts: Sequence[int], row: Sequence[Outcome]) -> Sco
     for item, count in zip(task.items, counts, strict=True):
         scored.append(task.capability.scorer.score(item, row[start : start + count]))
         start += count
-    exact, logprob, n_tokens = zip(*scored, strict=True)
-    return Scores(exact=exact, logprob=logprob, n_tokens=n_tokens)
+    return Scores(
+        exact=tuple(one.exact for one in scored),
+        logprob=tuple(one.logprob for one in scored),
+        n_tokens=tuple(one.n_tokens for one in scored),
+        form=_all_known(one.form for one in scored),
+        first=_all_known(one.first for one in scored),
+    )
+
+
+def _all_known(values: Iterable[float | None]) -> tuple[float, ...] | None:
+    """The values, or None where the scorer does not have one for every item."""
+    given = tuple(values)
+    known = tuple(value for value in given if value is not None)
+    return known if len(known) == len(given) else None
 
 
 def _outcomes(
-    model: Maskable, requests: Sequence[Continuation | Generation], masks: Sequence[Mask]
+    model: Maskable,
+    requests: Sequence[Continuation | Generation],
+    masks: Sequence[Mask],
+    fill: Fill,
 ) -> list[list[Outcome]]:
     """One list a mask, with one outcome a request."""
     scored = [r for r in requests if isinstance(r, Continuation)]
+    if fill != "zero" and len(scored) < len(requests):
+        raise ValueError(f"what a model writes is only measured with zero, not with {fill}")
     none: list[list[Likelihood]] = [[] for _ in masks]
-    likelihoods = model.likelihoods(scored, masks) if scored else none
+    likelihoods = model.likelihoods(scored, masks, fill=fill) if scored else none
     out: list[list[Outcome]] = []
     for mask, row in zip(masks, likelihoods, strict=True):
         ready = iter(row)

@@ -2,22 +2,26 @@
 """A loaded model whose heads can be knocked out, each row of a batch its own set.
 
 The knock-out sets a head's slice of the output projection's *input* to zero, which gives exactly
-the logits of zeroing the same slice of the projection's weight.
+the logits of zeroing the same slice of the projection's weight.  The slice can be set to its mean
+instead, which tells what the head's absence does from what the number zero does.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from editor.answer_form import Begun, Form, begun, parting
 from editor.capabilities.base import Continuation, Likelihood
-from editor.errors import ModelError, UsageError
+from editor.errors import CapabilityAbsent, ModelError, UsageError
+from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
 from editor.recorded import (
     RecordedLayers,
     Recordings,
@@ -26,7 +30,7 @@ from editor.recorded import (
     sparing_is_exact,
     worthwhile,
 )
-from editor.records import AttentionLayer, Mask, ModelSpec
+from editor.records import AttentionLayer, Fill, Mask, ModelSpec
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 BATCH_TOKENS = 1024
@@ -38,6 +42,8 @@ SCORED_A_CHUNK = 32
 PROBED_TOKENS = 16
 """Length of the rows on which it is tried whether layers can be spared."""
 
+_DAMAGED = "the model is damaged, or its dtype overflows: try --dtype float32"
+
 
 class Encoded(NamedTuple):
     """A tokenized continuation."""
@@ -47,6 +53,8 @@ class Encoded(NamedTuple):
     ids: list[int]
     n_answer: int
     """How many of the last ids are the answer."""
+    form: Form | None = None
+    """What the answers begin with that it is one among."""
 
 
 class MaskableModel:
@@ -69,15 +77,22 @@ class MaskableModel:
         self._block_of = {at.layer: block_index(at.module) for at in spec.layers}
         self._recorded = Recordings(self._blocks)
         self._spares: bool | None = None
+        self._forms: dict[tuple[tuple[str, ...], str], Form | None] = {}
+        self._means: tuple[list[list[int]], dict[int, Tensor]] = ([], {})
 
     @property
     def device(self) -> torch.device:
         return next(self._model.parameters()).device
 
     def likelihoods(
-        self, requests: Sequence[Continuation], masks: Sequence[Mask]
+        self, requests: Sequence[Continuation], masks: Sequence[Mask], *, fill: Fill = "zero"
     ) -> list[list[Likelihood]]:
         """Score every request under every mask.
+
+        Args:
+            fill: what stands in the place of a head that is out: zero, or the head's mean output.
+                The mean is over all tokens of these requests, prompts and answers without padding,
+                with nothing knocked out; it takes one more pass over the requests.
 
         Rows of one batch are padded on the right and causal attention never looks there, so
         neither an attention mask nor position ids are needed.
@@ -86,7 +101,9 @@ class MaskableModel:
             One list a mask, in order, with one `Likelihood` a request, in order.
 
         Raises:
-            ModelError: a log-probability is not a number, or a request is longer than the model.
+            ModelError: a log-probability is not a number with nothing knocked out, or a request is
+                longer than the model.
+            CapabilityAbsent: a log-probability is not a number, but only with heads out.
         """
         encoded = sorted(
             (self._encode(index, request) for index, request in enumerate(requests)),
@@ -95,17 +112,51 @@ class MaskableModel:
         out: list[list[Likelihood | None]] = [[None] * len(requests) for _ in masks]
         # Neighbours in this order begin at about the same layer.
         order = sorted(range(len(masks)), key=lambda m: (self._first_layer(masks[m]), m))
+        means = self._means_of(encoded) if fill == "mean" and any(masks) else None
         for group in _groups(encoded, len(masks)):
             lower = self._record_lower(group, masks)
             step = max(1, BATCH_TOKENS // (len(group[-1].ids) * len(group)))
             for chunk in (order[at : at + step] for at in range(0, len(order), step)):
                 layer = self._first_layer(masks[chunk[0]])
                 with lower.starting_at(layer, len(chunk)):
-                    found = self._score_batch(group, [masks[m] for m in chunk])
+                    found = self._score_batch(group, [masks[m] for m in chunk], means)
+                if (bad := _first_bad(found)) is not None:
+                    self._refuse(group, masks[chunk[bad // len(group)]])
                 for row, likelihood in enumerate(found):
                     mask, item = divmod(row, len(group))
                     out[chunk[mask]][group[item].place] = likelihood
         return [[found for found in row if found is not None] for row in out]
+
+    def _refuse(self, group: Sequence[Encoded], mask: Mask) -> NoReturn:
+        """Tell a damaged model from one that is fine until the mask's heads are out."""
+        if mask and _first_bad(self._score_batch(group, [()])) is None:
+            heads = ", ".join(map(str, mask))
+            raise CapabilityAbsent(
+                f"a log-probability is not a finite number without {heads}",
+                "its dtype may overflow without them: try --dtype float32",
+            )
+        raise ModelError("a log-probability is not a finite number", _DAMAGED)
+
+    @torch.inference_mode()
+    def _means_of(self, encoded: Sequence[Encoded]) -> dict[int, Tensor]:
+        """Mean input of each layer's projection, float64 (n_heads * head_dim,).
+
+        The last requests' are kept: masks come in chunks.
+        """
+        ids = [item.ids for item in encoded]
+        if self._means[0] != ids:
+            listeners = [(MeanOfHeads(at), users) for at, users in self._layers]
+            with hooked([(user, one) for one, users in listeners for user in users]):
+                for group in _groups(encoded, 1):
+                    lengths = torch.tensor([[len(item.ids)] for item in group])
+                    real = torch.arange(len(group[-1].ids)) < lengths
+                    for one, _ in listeners:
+                        one.real = real
+                    self._logits_at(*self._batch(group, 1))
+            layers = [at.layer for at, _ in self._layers]
+            found = {n: one.mean for n, (one, _) in zip(layers, listeners, strict=True)}
+            self._means = (ids, found)
+        return self._means[1]
 
     def _first_layer(self, mask: Mask) -> int:
         """The lowest block that a mask changes; the number of blocks when it changes none."""
@@ -183,25 +234,41 @@ class MaskableModel:
         ]
 
     @contextmanager
-    def knocked_out(self, masks: Sequence[Mask], *, repeat: int = 1) -> Iterator[None]:
+    def knocked_out(
+        self,
+        masks: Sequence[Mask],
+        *,
+        repeat: int = 1,
+        means: Mapping[int, Tensor] | None = None,
+    ) -> Iterator[None]:
         """Knock heads out in every forward pass of the block.
 
         Args:
             masks: one a row of the batch, or one for `repeat` neighbouring rows.
             repeat: rows that share a mask.
+            means: by layer, what stands in the heads' place, (n_heads * head_dim,); else zero.
         """
         by_layer: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, mask in enumerate(masks):
             for head in mask:
                 by_layer[head.layer].append((row, head.head))
-        zeros = [
-            (users, _Zero(at, by_layer.pop(at.layer), n_masks=len(masks), repeat=repeat))
+        fills = [
+            (
+                users,
+                FillHeads(
+                    at,
+                    by_layer.pop(at.layer),
+                    n_masks=len(masks),
+                    repeat=repeat,
+                    mean=None if means is None else means[at.layer],
+                ),
+            )
             for at, users in self._layers
             if at.layer in by_layer
         ]
         if by_layer:
             raise ValueError(f"the model has no heads in layer {min(by_layer)}")
-        with _hooked([(user, zero) for users, zero in zeros for user in users]):
+        with hooked([(user, fill) for users, fill in fills for user in users]):
             yield
 
     def _gradients_of(self, group: Sequence[Encoded], mask: Mask) -> list[Tensor]:
@@ -210,13 +277,13 @@ class MaskableModel:
             torch.ones(at.n_heads, device=self.device, requires_grad=True) for at, _ in self._layers
         ]
         hooks = [
-            (user, _Scale(at, scale))
+            (user, ScaleHeads(at, scale))
             for (at, users), scale in zip(self._layers, scales, strict=True)
             for user in users
         ]
         ids, rows, positions = self._batch(group, 1)
         masked = self.knocked_out([mask], repeat=len(group))
-        with _hooked(hooks), masked, torch.enable_grad():
+        with hooked(hooks), masked, torch.enable_grad():
             logits = self._logits_at(ids, rows, positions).float()
             target = ids[rows, positions + 1]
             picked = logits.gather(1, target[:, None])[:, 0]
@@ -227,13 +294,21 @@ class MaskableModel:
         ]
 
     @torch.inference_mode()
-    def _score_batch(self, group: Sequence[Encoded], masks: Sequence[Mask]) -> list[Likelihood]:
+    def _score_batch(
+        self,
+        group: Sequence[Encoded],
+        masks: Sequence[Mask],
+        means: Mapping[int, Tensor] | None = None,
+    ) -> list[Likelihood]:
         """Likelihoods of the rows masks x group, masks outermost."""
         ids, rows, positions = self._batch(group, len(masks))
-        with self.knocked_out(masks, repeat=len(group)):
+        with self.knocked_out(masks, repeat=len(group), means=means):
             logits = self._logits_at(ids, rows, positions)  # (n_places, vocabulary)
-        logprob, greedy = _log_likelihood(logits, ids[rows, positions + 1])
-        return _by_row(rows.cpu(), logprob, greedy, n_rows=len(ids))
+        logprob, greedy, norm = _log_likelihood(logits, ids[rows, positions + 1])
+        ends = torch.tensor([item.n_answer for item in group] * len(masks)).cumsum(0).tolist()
+        forms = [item.form for item in group] * len(masks)
+        beginnings = begun(logits, norm, logprob, [0, *ends[:-1]], forms)
+        return _by_row(rows.cpu(), logprob, greedy, beginnings)
 
     def _batch(self, group: Sequence[Encoded], copies: int) -> tuple[Tensor, Tensor, Tensor]:
         """Token ids (copies * n_items, width), and row and position of every scored logit.
@@ -263,73 +338,49 @@ class MaskableModel:
         def pick(_module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (args[0][rows, positions][None], *args[1:])
 
-        with _hooked([(self._model.get_output_embeddings(), pick)]):
+        with hooked([(self._model.get_output_embeddings(), pick)]):
             return self._model(input_ids=ids, use_cache=False).logits[0]
 
     def _encode(self, index: int, request: Continuation) -> Encoded:
         prompt = self._prompt_ids(request.prompt)
         if not prompt:
             raise ModelError(f"request {index} has an empty prompt: nothing predicts its answer")
-        whole = self._prompt_ids(request.prompt + request.answer)
-        if whole[: len(prompt)] != prompt:  # a token spans the border
-            answer = self._tokenizer(request.answer, add_special_tokens=False).input_ids
-            whole = prompt + list(answer)
+        answer = self._answer_ids(request.prompt, prompt, request.answer)
+        whole = prompt + answer
         if self._context is not None and len(whole) > self._context:
             raise ModelError(
                 f"request {index} has {len(whole)} tokens, the model takes {self._context}",
                 "choose items that are shorter",
             )
-        return Encoded(index, whole, len(whole) - len(prompt))
+        return Encoded(index, whole, len(answer), self._form(request, prompt, answer))
+
+    def _answer_ids(self, prompt: str, prompt_ids: list[int], answer: str) -> list[int]:
+        """The answer's tokens as they are after the prompt."""
+        whole = self._prompt_ids(prompt + answer)
+        if whole[: len(prompt_ids)] != prompt_ids:  # a token spans the border
+            return list(self._tokenizer(answer, add_special_tokens=False).input_ids)
+        return whole[len(prompt_ids) :]
+
+    def _form(self, request: Continuation, prompt: list[int], answer: list[int]) -> Form | None:
+        """What the answers begin with that the request's is one among; None where it is alone."""
+        if not request.among:
+            return None
+        # The class is tokenized once: of a prompt, only its end decides how an answer goes on.
+        key = (request.among, request.prompt[-1])
+        if key in self._forms:
+            known = self._forms[key]
+            if known is None or known.fits(answer):
+                return known
+        others = [self._answer_ids(request.prompt, prompt, other) for other in request.among]
+        form = parting([answer, *others])
+        self._forms.setdefault(key, form)
+        return form
 
     def _prompt_ids(self, text: str) -> list[int]:
         ids = list(self._tokenizer(text).input_ids)
         if ids and text and ids[-1] == self._tokenizer.eos_token_id:
             ids.pop()  # some tokenizers close every text
         return ids
-
-
-@contextmanager
-def _hooked(hooks: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
-    """Forward pre-hooks on modules that are gone when the block ends, however it ends."""
-    with ExitStack() as stack:
-        for module, hook in hooks:
-            stack.callback(module.register_forward_pre_hook(hook).remove)
-        yield
-
-
-class _Scale:
-    """A forward pre-hook that multiplies each head's slice of a projection's input by a factor."""
-
-    def __init__(self, at: AttentionLayer, scale: Tensor) -> None:
-        self._scale, self._head_dim = scale, at.head_dim
-
-    def __call__(self, _module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        wide = self._scale.repeat_interleave(self._head_dim)
-        return (args[0] * wide.to(args[0].dtype), *args[1:])
-
-
-class _Zero:
-    """A forward pre-hook that zeroes heads in a projection's input, row by row."""
-
-    def __init__(
-        self, at: AttentionLayer, places: Sequence[tuple[int, int]], *, n_masks: int, repeat: int
-    ) -> None:
-        out = torch.zeros((n_masks, at.n_heads), dtype=torch.bool)
-        rows, heads = zip(*places, strict=True)
-        out[list(rows), list(heads)] = True
-        wide = out.repeat_interleave(at.head_dim, dim=1)  # (n_masks, n_heads * head_dim)
-        self._out = wide.repeat_interleave(repeat, dim=0)[:, None, :]
-        self._module = at.module
-
-    def __call__(self, _module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x = args[0]  # (n_rows, n_tokens, n_heads * head_dim)
-        if x.dim() != 3 or x.shape[0] != self._out.shape[0]:
-            raise ModelError(
-                f"{self._module} got a batch of shape {tuple(x.shape)}, not one row a prompt",
-                "this architecture packs its batch; its heads cannot be masked row by row",
-            )
-        # masked_fill, not a product: NaN and infinity survive a product with zero.
-        return (x.masked_fill(self._out.to(x.device), 0), *args[1:])
 
 
 def _groups(encoded: Sequence[Encoded], n_masks: int) -> Iterator[list[Encoded]]:
@@ -412,31 +463,43 @@ def _check_width(projection: Any, at: AttentionLayer) -> None:
         )
 
 
-def _log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and whether it is the most likely token; each (n_places,)."""
-    logprobs, greedy = [], []
+def _log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability of each target, whether it is the most likely token, and the log-sum-exp.
+
+    Returns:
+        float64 (n_places,) and bool (n_places,) on the CPU, float32 (n_places,) where the logits
+        are.
+    """
+    logprobs, greedy, norms = [], [], []
     for start in range(0, len(target), SCORED_A_CHUNK):
         part, want = logits[start:][:SCORED_A_CHUNK].float(), target[start:][:SCORED_A_CHUNK]
         picked = part.gather(1, want[:, None])[:, 0]
-        logprobs.append(picked - part.logsumexp(dim=1))
+        norms.append(part.logsumexp(dim=1))
+        logprobs.append(picked - norms[-1])
         greedy.append(part.argmax(dim=1) == want)
-    return torch.cat(logprobs).double().cpu(), torch.cat(greedy).cpu()
+    return torch.cat(logprobs).double().cpu(), torch.cat(greedy).cpu(), torch.cat(norms)
 
 
 def _check_finite(values: Tensor, what: str) -> None:
     if not bool(torch.isfinite(values).all()):
-        raise ModelError(
-            f"{what} is not a finite number",
-            "the model is damaged, or its dtype overflows: try --dtype float32",
-        )
+        raise ModelError(f"{what} is not a finite number", _DAMAGED)
 
 
-def _by_row(rows: Tensor, logprob: Tensor, greedy: Tensor, *, n_rows: int) -> list[Likelihood]:
-    _check_finite(logprob, "a log-probability")
+def _first_bad(found: Sequence[Likelihood]) -> int | None:
+    """The first row whose log-probability is not a finite number."""
+    return next((row for row, one in enumerate(found) if not math.isfinite(one.logprob)), None)
+
+
+def _by_row(
+    rows: Tensor, logprob: Tensor, greedy: Tensor, beginnings: Sequence[Begun | None]
+) -> list[Likelihood]:
+    n_rows = len(beginnings)
     total = torch.zeros(n_rows, dtype=torch.double).index_add_(0, rows, logprob)
     right = torch.zeros(n_rows, dtype=torch.long).index_add_(0, rows, greedy.long())
     count = torch.bincount(rows, minlength=n_rows)
     return [
-        Likelihood(float(t), int(r), int(c))
-        for t, r, c in zip(total.tolist(), right.tolist(), count.tolist(), strict=True)
+        Likelihood(float(t), int(r), int(c), *(b or (None, None)))
+        for t, r, c, b in zip(
+            total.tolist(), right.tolist(), count.tolist(), beginnings, strict=True
+        )
     ]

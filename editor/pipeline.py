@@ -1,6 +1,6 @@
 """The stages in order, from a recipe to a new checkpoint that was checked.
 
-localize:  headroom -> universal heads -> search -> choose
+localize:  headroom -> universal heads -> search -> choose -> confirm
 remove:    localize -> bake -> validate -> report -> rename
 """
 
@@ -18,14 +18,21 @@ from editor import tasks
 from editor.architecture import check_heads, read_spec
 from editor.baking import describe, read_manifest, write_edit
 from editor.checkpoint import staged, verify_edits
-from editor.choose import choose, first_candidates
+from editor.choose import Terms, choose, first_candidates
+from editor.confirm import confirm, expected_masks
 from editor.errors import CheckFailed, UsageError
+from editor.formats import check_format
 from editor.layout import digest_file, source_files
+from editor.measure import Task
+from editor.methods import METHODS, search_budget
 from editor.plan import compile_edits
 from editor.progress import Progress
 from editor.recipe import Recipe, refine
 from editor.records import (
+    Confirmation,
+    EditPlan,
     FileDigest,
+    FormatCheck,
     Head,
     Localization,
     Manifest,
@@ -35,15 +42,7 @@ from editor.records import (
     Validation,
 )
 from editor.report import render_report
-from editor.search import (
-    EXPECTED_POOLS,
-    EXPECTED_TRIES,
-    SEARCHES,
-    costly_heads,
-    find_universal,
-    measure_singles,
-    with_singles,
-)
+from editor.search import Job, Search, with_singles
 from editor.session import (
     Opened,
     Options,
@@ -55,11 +54,10 @@ from editor.session import (
 )
 from editor.source import Source
 from editor.staging import MANIFEST, REPORT, check_output, check_space
-from editor.store import Journal, write_atomic
+from editor.store import ESTIMATE, Journal, write_atomic
+from editor.universal import UNIVERSAL_NATS, costly_heads, find_universal, measure_singles
 from editor.validation import check_headroom, validate_edit
 from editor.weights import is_gguf
-
-ESTIMATE = "estimate.json"
 
 
 def localize(recipe: Recipe, options: Options, progress: Progress) -> Localization:
@@ -113,7 +111,10 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "scan_evaluations": found.scan_evaluations,
                 "universal": found.universal.heads,
                 "plan": found.plan,
+                "confidence": found.confidence,
+                "confirmation": found.confirmation,
                 "validation": validation,
+                "format_check": found.format_check,
                 "times": {**times, "total_s": round(time.monotonic() - run.began, 1)},
             }
             manifest = baked.manifest.model_copy(update=measured)
@@ -202,38 +203,112 @@ def _check_recorded(manifest: Manifest, weights: tuple[FileDigest, ...], base: M
 
 def _localize(run: Run) -> Localization:
     """The stages up to the choice, each from the journal where it was done before."""
-    what, settings, bench, heads = run.what, run.settings, run.bench, run.opened.spec.heads()
+    what, settings, bench = run.what, run.settings, run.bench
     say, stage = run.progress.say, run.progress.stage
     stage("baseline", 2)
-    known = tasks.known(bench, what.target, settings.search_items, settings.choose_items)
-    check_headroom(known.base_exact, what.target, run.name)
+    known = tasks.known(
+        bench,
+        what.target,
+        settings.search_items,
+        settings.choose_items,
+        selected=not settings.improve,
+    )
+    check_headroom(known.base_exact, what.target, run.name, improve=settings.improve)
     universal = _universal(run)
-    stage(f"search for the heads of {what.target.name}", EXPECTED_POOLS[settings.method])
-    excluded = costly_heads(universal, what.limits)
-    search = SEARCHES[settings.method](bench, known.searching, heads, excluded, settings.seed)
-    stage("choice under the controls' limits", 2 * EXPECTED_TRIES)
+    job = _job(run, known.searching, universal)
+    stage(f"search for the heads of {what.target.name}", job.budget)
+    search = METHODS[settings.method](job)
+    sure = search.confidence()
+    if sure is not None:
+        say(sure.sentence)
+    budget = settings.budget or 0
+    stage("choice under the controls' limits", 2 * max(budget - job.budget, 0))
     controls = tasks.choose_controls(what, settings.choose_items)
-    plan = choose(bench, known.choosing, controls, search, settings.max_heads)
+    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time)
+    plan = choose(bench, known.choosing, controls, search, terms)
     say(f"chosen: {', '.join(map(str, plan.heads))}")
-    alone = measure_singles(
-        bench, known.choosing, first_candidates(search), "logprob"
-    )  # the choice measured them: they come from the journal
+    form, confirmation = _checks(run, known.choosing, plan, search)
+    if sure is not None and sure.universal:
+        universal = _come_upon(run, universal, sure.universal)
+    # The choice measured them: they come from the journal.
+    alone = measure_singles(bench, known.choosing, first_candidates(search), "logprob")
     record = Localization(
         run=str(run.folder.path),
         heads=plan.heads,
+        improve=settings.improve,
         evaluations=plan.evaluations,
         scan_evaluations=universal.evaluations,
         universal=universal,
         estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
         plan=plan,
+        confidence=sure,
+        format_check=form,
+        confirmation=confirmation,
     )
     write_atomic(run.folder.path / ESTIMATE, record.model_dump_json(indent=1))
     return record
 
 
+def _checks(
+    run: Run, asked: Task, plan: EditPlan, search: Search
+) -> tuple[FormatCheck | None, Confirmation]:
+    """What the chosen heads take, form or answer, and whether they are more than an artefact."""
+    bench, improve = run.bench, run.settings.improve
+    form = None
+    if not improve:  # it splits losses, of scores that the choice has measured
+        form = check_format(bench, asked, plan.heads, first_candidates(search))
+    if form is not None:
+        run.progress.say(form.sentence)
+    run.progress.stage("checks on the chosen heads", expected_masks(len(plan.heads)))
+    spec, seed = run.opened.spec, run.settings.seed
+    return form, confirm(bench, asked, plan.heads, spec, seed=seed, improve=improve)
+
+
+def _come_upon(run: Run, universal: UniversalHeads, heads: Sequence[Head]) -> UniversalHeads:
+    """The universal heads that the search came upon, with their costs; the journal has them."""
+    texts = tasks.scan_texts()
+    effects = tuple(measure_singles(run.bench, text, heads, "nats_per_token") for text in texts)
+    return universal.model_copy(update={"heads": tuple(sorted(heads)), "effects": effects})
+
+
+def _job(run: Run, searching: Task, universal: UniversalHeads) -> Job:
+    """What the search is to find, and what it may cost."""
+    settings, heads = run.settings, run.opened.spec.heads()
+    texts = tasks.scan_texts()
+
+    def is_universal(head: Head) -> bool:
+        alone = [measure_singles(run.bench, text, [head], "nats_per_token") for text in texts]
+        return any(found.effects[0].effect > UNIVERSAL_NATS for found in alone)
+
+    return Job(
+        bench=run.bench,
+        task=searching,
+        heads=heads,
+        excluded=costly_heads(universal, run.what.limits),
+        seed=settings.seed,
+        budget=search_budget(settings.method, settings.budget or 0, settings.max_heads, len(heads)),
+        max_heads=settings.max_heads,
+        confidence=settings.confidence,
+        view=settings.score,
+        prior=settings.prior,
+        sign=-1 if settings.improve else 1,
+        is_universal=is_universal if settings.universal == "suspects" else None,
+        out_of_time=run.out_of_time,
+    )
+
+
 def _universal(run: Run) -> UniversalHeads:
     """The model's universal heads, from the cache where some run has found them before."""
     texts, checkpoint = tasks.scan_texts(), run.opened.identity
+    if not tasks.scans(run.settings):
+        return UniversalHeads(
+            checkpoint=checkpoint,
+            threshold=UNIVERSAL_NATS,
+            evaluations=0,
+            effects=(),
+            heads=(),
+            elapsed_s=0.0,
+        )
     file = universal_file(run.opened, run.settings.dtype, run.options.cache)
     if file.exists():
         try:
@@ -257,7 +332,9 @@ def _universal(run: Run) -> UniversalHeads:
 def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:
     """Load the edited files afresh and compare them with the base."""
     settings, progress = run.settings, run.progress
-    rows = tasks.judged(run.what, settings.test_items, settings.min_target_drop)
+    rows = tasks.judged(
+        run.what, settings.test_items, settings.min_target_drop, improve=settings.improve
+    )
     progress.stage("validation on base and edited files", 2 * len(rows) + 4 * len(heads))
     weights = edited.weights_id[:8]
     with Journal.open(run.folder.path / f"edited-{weights}.jsonl") as journal:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from editor import gguf, tasks
 from editor.checkpoint import other_weights
+from editor.confirm import expected_masks
 from editor.coverage import require_coverage
 from editor.errors import ModelError, UsageError, nearest
 from editor.layout import digest_file, source_files
 from editor.progress import Progress
 from editor.recipe import Recipe
 from editor.records import FileSize, Record, Settings
-from editor.search import EXPECTED_POOLS, EXPECTED_TRIES
 from editor.session import Opened, Options, open_model, settle, universal_file
 from editor.source import ALIASES, PACKAGED, default_cache
 from editor.staging import CARD, MANIFEST, REPORT, SPACE_MARGIN_BYTES, check_output
@@ -37,14 +37,22 @@ class Preview(Record):
     limits: dict[str, float]
     """The most that each control may lose."""
     settings: Settings | None
+    method: str
+    """How heads are searched for."""
+    improve: bool
+    """The capability is to get better, not to go."""
+    max_heads: int
     n_layers: int | None
     n_heads: int | None
-    evaluations: int
-    """Masks on which the capability is expected to be scored, search and choice together."""
+    evaluations: int | None
+    """At most the masks on which the capability is scored, search and choice together; None where
+    the model is not here."""
+    check_masks: int
+    """Masks at most of the checks on the chosen heads."""
     scan_masks: int | None
     """Masks of the scan for universal heads; 0 when an earlier run has found them."""
     scan_texts: int
-    """Texts on which each mask of the scan is measured."""
+    """Texts on which each mask of the scan is measured; 0 where no scan is made."""
     weights_bytes: int | None
     """About the memory that the weights take."""
     output: str | None
@@ -79,8 +87,12 @@ def preview(recipe: Recipe, output: Path | None, options: Options, progress: Pro
         "not_ready": not_ready,
         "capability": what.target.name,
         "limits": what.limits,
-        "evaluations": EXPECTED_TRIES + EXPECTED_POOLS[recipe.method],
-        "scan_texts": len(tasks.scan_texts()),
+        "method": recipe.method,
+        "improve": recipe.improve,
+        "max_heads": recipe.max_heads,
+        "evaluations": recipe.budget,
+        "check_masks": expected_masks(recipe.max_heads),
+        "scan_texts": len(tasks.scan_texts()) if tasks.scans(recipe) else 0,
         "output": None if output is None else str(output),
         **dict.fromkeys(
             ("settings", "n_layers", "n_heads", "scan_masks", "weights_bytes", "disk_bytes"), None
@@ -140,9 +152,10 @@ def _of_model(opened: Opened, settings: Settings, options: Options) -> dict[str,
         "model": spec.source,
         "revision": spec.revision,
         "settings": settings,
+        "evaluations": settings.budget,
         "n_layers": len(spec.layers),
         "n_heads": len(spec.heads()),
-        "scan_masks": 0 if scanned else len(spec.heads()) + 1,
+        "scan_masks": len(spec.heads()) + 1 if tasks.scans(settings) and not scanned else 0,
         "weights_bytes": stored * (2 if wide else 1),
         "files": spec.files,
     }

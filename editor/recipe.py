@@ -45,15 +45,31 @@ class Recipe(Record):
     capability: _Name
     """The capability to remove."""
     controls: tuple[_Name, ...] | None = None
-    """Capabilities to keep; by default all other built-in ones."""
+    """Capabilities to keep; by default recall, arithmetic, copying, english and python, without the
+    one to remove."""
     max_heads: Annotated[int, Field(strict=True, ge=1, le=64)] = 5
     """The most heads to zero."""
     max_control_drop: dict[_Name, _Drop] = {}
     """How much a control may lose, by its name, or `default` for all; else its own limit."""
     min_target_drop: _Share = 0.5
     """Share of the base score above the floor that must be gone."""
-    method: Literal["adaptive", "published"] = "adaptive"
-    """How heads are searched for: knock-outs chosen one after another, or the published design."""
+    method: Literal["adaptive", "published", "scan", "greedy", "gradient"] = "adaptive"
+    """How heads are searched for: pools that follow what earlier pools said, the published design,
+    every head alone, every head at every step, or the gradient alone."""
+    budget: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
+    """Evaluations of the target for search and choice together; by default what the method needs,
+    for adaptive a third of the heads or fewer."""
+    confidence: Annotated[float, Field(strict=True, ge=0.5, lt=1)] = 0.95
+    """Probability from which a head counts as decided."""
+    score: Literal["logprob", "exact"] = "logprob"
+    """What the search looks at: the answers' log-probability, or how many are right."""
+    prior: Literal["gradient", "none"] = "gradient"
+    """Whether the adaptive search looks at gradients too."""
+    universal: Literal["scan", "suspects"] = "scan"
+    """How heads are found that all text needs: every head once a model, or only those that the
+    search suspects."""
+    improve: Annotated[bool, Field(strict=True)] = False
+    """Remove heads without which the model does better, instead of a capability."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
     """Seed of every random choice."""
     search_items: _Items = 24

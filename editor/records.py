@@ -19,8 +19,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 Role = Literal["target", "control"]
 Metric = Literal["exact", "logprob", "nats_per_token"]
+View = Literal["logprob", "exact"]
+"""What a search looks at: the answers' log-probability, or how many are right."""
+Prior = Literal["gradient", "none"]
 Split = Literal["search", "choose", "test"]
 Gate = Literal["pass", "unsure", "fail", "floor", "info"]
+FormKind = Literal["format", "capability", "undecided"]
+
+Fill = Literal["zero", "mean"]
+"""What stands in the place of a head that is out at run time; in files it is always zero."""
 
 _HEAD = re.compile(r"L(\d{1,6})H(\d{1,6})", re.ASCII)
 
@@ -176,6 +183,11 @@ class Scores(Record):
     """Log-probability of the whole answer, in nats."""
     n_tokens: tuple[int, ...]
     """Tokens of the answer."""
+    form: tuple[float, ...] | None = None
+    """Log-probability that any answer of the capability begins, in nats; None where the scorer has
+    no such class, or the journal is from before there was one."""
+    first: tuple[float, ...] | None = None
+    """Log-probability of the right answer up to the token in which the answers part."""
 
 
 class Measurement(Record):
@@ -187,6 +199,7 @@ class Measurement(Record):
     """Digest of the items and their order."""
     scores: Scores
     elapsed_s: float
+    fill: Fill = "zero"
 
 
 class HeadEffect(Record):
@@ -200,6 +213,18 @@ class HeadEffect(Record):
     """Ends of the 95 % interval."""
     n_masks: int
     """How many masks knocked the head out."""
+    probability: float | None = None
+    """That the head is one of the few that matter; None where no posterior was fitted."""
+    decided: bool = False
+    """Whether that is sure enough, and stands out from what chance alone would show."""
+
+
+class Rival(Record):
+    """What another estimator says of the same masks."""
+
+    solver: str
+    heads: tuple[HeadText, ...]
+    """Its first heads, the costliest first."""
 
 
 class Estimate(Record):
@@ -212,7 +237,35 @@ class Estimate(Record):
     fit_r2: float | None
     """Held-out R^2 of the additive model, or None where it was not computed."""
     effects: tuple[HeadEffect, ...]
-    """Sorted by effect, largest first."""
+    """The head that is expected to matter most comes first."""
+    rivals: tuple[Rival, ...] = ()
+
+
+class Confidence(Record):
+    """How far the search got, and how sure it is."""
+
+    level: float
+    """The probability from which a head counts as decided."""
+    decided: tuple[HeadText, ...]
+    """Heads of the kind that is looked for, the largest effect first: those that the task needs, or
+    where it is to improve, those without which it does better."""
+    helped: tuple[HeadText, ...] = ()
+    """Heads of the other kind."""
+    undecided: tuple[HeadText, ...]
+    """Heads that may be needed: more measurements would tell."""
+    not_ruled_out: int = 0
+    """How many others could, by their intervals, matter as much as the least of those decided."""
+    universal: tuple[HeadText, ...] = ()
+    """Heads that the search came upon and that all text needs: asked only where no scan was."""
+    groups: tuple[tuple[HeadText, ...], ...]
+    """Heads that the masks cannot tell apart: one of each group is needed."""
+    chance_z: float
+    """Standard errors that no head passes by chance in 19 of 20 searches."""
+    evaluations: int
+    rounds: int
+    stopped: str
+    """Why no more was measured."""
+    sentence: str
 
 
 class UniversalHeads(Record):
@@ -238,12 +291,24 @@ class Predicted(Record):
     edited: float
 
 
+class Added(Record):
+    """One step of the choice."""
+
+    head: HeadText
+    gain: float
+    """What it adds to the target's loss with the heads chosen before it already out: share of
+    answers lost, plus a tenth for each nat.  Where the target is to get better, what it wins."""
+    alone: float
+    """The same with nothing else out.  A stand-in for another head costs little alone."""
+
+
 class EditPlan(Record):
     """The heads that were chosen, and why."""
 
     capability: str
     heads: tuple[HeadText, ...]
-    """In the order in which they were chosen, the costliest first."""
+    """In the order in which they were chosen."""
+    steps: tuple[Added, ...] = ()
     predicted: tuple[Predicted, ...]
     evaluations: int
     """Masks on which the capability was scored, search and choice together."""
@@ -348,6 +413,8 @@ class Result(Record):
     """The worst change allowed, in the sign of `change`: a control's `exact` may not fall below it,
     a text's `nats_per_token` not rise above it, a target's `exact` must fall to it or below.  None
     where the row is only reported."""
+    rise: bool = False
+    """The change must lie above the limit instead: a target that is to get better."""
     gate: Gate
     """pass: the whole interval is inside the limit; unsure: the change is, its interval is not;
     fail: the change is outside; floor: the base is too near the floor to tell; info: no limit."""
@@ -373,6 +440,54 @@ class Sample(Record):
     edited: str
 
 
+class FormLoss(Record):
+    """What of a loss is the form of the answers, and what is the answer itself.
+
+    In nats an item, positive where something is lost, each with the ends of its 95 % interval
+    (paired bootstrap, items with one key resampled together).  Only the beginning of the answer is
+    split: up to the first token in which the capability's answers differ.
+    """
+
+    form: float
+    """Lost because answers of the capability, right or wrong, give way to something else."""
+    form_low: float
+    form_high: float
+    right: float
+    """Lost because the right answer gives way to others of the capability."""
+    right_low: float
+    right_high: float
+    after: float
+    """Lost log-probability of the right answer's later tokens, which are not split."""
+    share: float | None
+    """form / (form + right), or None where too little is lost to tell."""
+    share_low: float | None
+    share_high: float | None
+    kind: FormKind
+    """format: the whole interval of the share is above one half; capability: it is below; else
+    undecided."""
+
+
+class FormEffect(FormLoss):
+    """What a head's removal takes: `FormLoss`."""
+
+    head: HeadText
+
+
+class FormatCheck(Record):
+    """Whether the chosen heads carry the capability or only the form of its answers."""
+
+    task: str
+    heads: tuple[HeadText, ...]
+    """The chosen ones."""
+    whole: FormLoss
+    """With all of them removed."""
+    steps: tuple[FormEffect, ...]
+    """What each chosen head adds to the loss under those chosen before it."""
+    effects: tuple[FormEffect, ...]
+    """What each candidate takes alone."""
+    sentence: str
+
+
 class Validation(Record):
     """Base files against edited files."""
 
@@ -382,6 +497,8 @@ class Validation(Record):
     curve: tuple[CurvePoint, ...]
     curve_task: str
     samples: tuple[Sample, ...]
+    format_loss: FormLoss | None = None
+    """What of the target's loss is lost form; None where its scorer cannot tell."""
     masked_vs_baked: float
     """Largest difference in log-probability, over the target's items, between the base with the
     heads masked and the edited files: 0 when both are the same computation."""
@@ -399,6 +516,12 @@ class Settings(Record):
     max_control_drop: dict[str, float]
     min_target_drop: float
     method: str
+    budget: int | None = None
+    confidence: float = 0.95
+    score: View = "logprob"
+    prior: Prior = "gradient"
+    universal: str = "scan"
+    improve: bool = False
     seed: int
     search_items: int
     choose_items: int
@@ -414,6 +537,89 @@ class Fingerprint(Record):
     checkpoint: str
     """sha256 over the digests of the weights, the config and the tokenizer."""
     settings: Settings
+
+
+class Measured(Record):
+    """A mean over items, with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Interaction(Record):
+    """What two heads cost together beyond what they cost alone, in nats an item."""
+
+    heads: tuple[HeadText, HeadText]
+    alone: tuple[float, float]
+    """Loss of log-probability with the one out, and with the other."""
+    together: float
+    interaction: Measured
+    """together - the sum of the two alone; the intervals of all pairs hold at once."""
+    n_items: int
+    """Items that can tell: where the answer is not gone both by the sum of the two alone and by the
+    two together."""
+    kind: Literal["needs_both", "redundant", "none", "too_few"]
+    """needs_both: surely more together than the two alone; redundant: surely less; too_few: hardly
+    an item can tell."""
+
+
+class MeanAblated(Record):
+    """All chosen heads at their mean output instead of zero."""
+
+    base_exact: float
+    exact_lost_zero: Measured
+    """Share of right answers that zero takes."""
+    exact_lost_mean: Measured
+    nats_lost_zero: Measured
+    """Loss of log-probability an item, of each at most `search.DEEPEST_LOSS`."""
+    nats_lost_mean: Measured
+    share: Measured | None
+    """nats_lost_mean / nats_lost_zero; None where zero does not surely cost something."""
+    verdict: Literal["not_artefact", "partly", "artefact", "unclear"]
+    """Whether the effect comes from the number zero: not if half of it surely remains."""
+
+
+class RandomSet(Record):
+    """Random heads of the layers of the chosen ones."""
+
+    heads: tuple[HeadText, ...]
+    loss: float
+    """Loss of log-probability an item, of each at most `search.DEEPEST_LOSS`."""
+
+
+class RandomSets(Record):
+    """The chosen heads against random ones."""
+
+    chosen: float
+    """Loss with the chosen heads out, as that of a set."""
+    sets: tuple[RandomSet, ...]
+    n_near: int
+    """Sets that cost at least half of what the chosen ones cost."""
+    n_as_costly: int
+    """Sets that cost as much or more; like `n_near`, where the target is to get better, sets that
+    give so much."""
+    p_value: float
+    """(1 + n_as_costly) / (1 + number of sets)."""
+
+
+class Confirmation(Record):
+    """Checks on the chosen heads, on questions of the choice."""
+
+    task: str
+    heads: tuple[HeadText, ...]
+    """The chosen heads, in the order in which they were chosen."""
+    n_items: int
+    evaluations: int
+    """Masks that were scored for the checks alone."""
+    alone: tuple[HeadEffect, ...]
+    """Each of the first chosen heads alone, in nats an item."""
+    interactions: tuple[Interaction, ...]
+    """All pairs of those."""
+    mean_ablated: MeanAblated | None
+    """None where answers are written: no mean is put into what the model writes."""
+    random_sets: RandomSets | None
+    """None where no layer of the chosen heads has another head."""
 
 
 class Manifest(Record):
@@ -446,8 +652,12 @@ class Manifest(Record):
     evaluations: int | None = None
     scan_evaluations: int | None = None
     universal: tuple[HeadText, ...] = ()
+    confidence: Confidence | None = None
+    """None where the method of the search does not tell."""
     plan: EditPlan | None = None
+    confirmation: Confirmation | None = None
     validation: Validation | None = None
+    format_check: FormatCheck | None = None
     times: dict[str, Any]
     """Wall-clock facts, the only part that differs between two runs with one seed."""
 
@@ -522,6 +732,8 @@ class Localization(Record):
     run: str
     """The run's folder."""
     heads: tuple[HeadText, ...]
+    improve: bool = False
+    """The heads are those without which the capability gets better."""
     evaluations: int
     """Masks on which the capability was scored, search and choice together."""
     scan_evaluations: int
@@ -529,6 +741,10 @@ class Localization(Record):
     universal: UniversalHeads
     estimates: tuple[Estimate, ...]
     plan: EditPlan
+    confidence: Confidence | None = None
+    format_check: FormatCheck | None = None
+    """None where the capability's answers have no form apart from the right one."""
+    confirmation: Confirmation | None = None
 
 
 class Removal(Record):
@@ -548,3 +764,108 @@ class Removal(Record):
     bytes_changed: int
     bytes_total: int
     elapsed_s: float
+
+
+class TopShare(Record):
+    """What the k strongest heads of a run hold of all that was told from zero."""
+
+    k: int
+    of_heads: float
+    """k as a share of all heads of the model."""
+    share: float
+    """Of the sum of the effects that are told from zero; 1 when k is more than there are."""
+    ci: tuple[float, float]
+    """95 % interval for these same k heads; see `concentration.tally`."""
+    of_positive: float
+    """The k largest effects as a share of all positive ones, noise among them."""
+
+
+class Concentration(Record):
+    """How few heads hold a capability, in one run."""
+
+    label: str
+    """A, B, ...: what the run is called in the other records of the comparison."""
+    run: str
+    """The run's folder."""
+    model: str
+    checkpoint: str
+    """`Fingerprint.checkpoint`."""
+    capability: str
+    method: str
+    score: Metric
+    solver: str
+    n_heads: int
+    """All heads of the model."""
+    n_universal: int
+    """Heads that were measured and are left out here, because every text needs them."""
+    n_measured: int
+    """All other heads with an effect."""
+    n_told: int
+    """Heads whose interval lies above zero, or that a posterior makes likely: they make up the
+    total."""
+    n_hindering: int
+    """Heads told from zero on the other side: without them the model does better."""
+    n_open: int
+    """Heads that are not told from zero."""
+    total: float
+    """Sum of the effects told from zero, in the score's unit."""
+    shares: tuple[TopShare, ...]
+    """For every k up to `n_told`, and for those of `concentration.KS` above it."""
+    half: int | None
+    """How many heads hold half of the total; None when none is told from zero."""
+    half_ci: tuple[int, int] | None
+    half_of_heads: float | None
+    """`half` as a share of all heads of the model."""
+    chosen: tuple[HeadText, ...]
+    """The heads that the run chose to remove, in that order."""
+
+
+class Contrast(Record):
+    """How much more of a capability the strongest heads hold in one model than in another."""
+
+    a: str
+    b: str
+    """Labels of two runs for the same capability on different models."""
+    k_a: int
+    k_b: int
+    difference: float
+    """Share of the k_a strongest heads of A minus that of the k_b strongest of B."""
+    ci: tuple[float, float]
+    """95 % interval."""
+
+
+class Overlap(Record):
+    """The heads that two sets share, against sets drawn by chance."""
+
+    n_a: int
+    n_b: int
+    heads: tuple[HeadText, ...]
+    expected: float
+    """How many two random sets of these sizes share on average."""
+    p: float
+    """Probability that they share at least as many (hypergeometric)."""
+
+
+class SharedHeads(Record):
+    """What two runs on the same model have in common, among the heads measured in both."""
+
+    a: str
+    b: str
+    n_common: int
+    """Heads measured in both."""
+    chosen: Overlap
+    """Of the heads that the runs chose to remove."""
+    top: Overlap
+    """Of each run's largest effects told from zero, at most `comparison.N_TOP`."""
+    rank_correlation: float | None
+    """Spearman's, of all effects; None where one run has no two different effects."""
+
+
+class Comparison(Record):
+    """What `compare` returns."""
+
+    runs: tuple[Concentration, ...]
+    contrasts: tuple[Contrast, ...]
+    pairs: tuple[SharedHeads, ...]
+    notes: tuple[str, ...]
+    """How the numbers were made and what they must not be taken for, as sentences."""

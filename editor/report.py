@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from editor import wording
+from editor import manifest_text, report_parts, wording
 from editor.card import render_card
-from editor.charts import HeadMap, curve_of, grid_of, head_map
-from editor.records import Estimate, Manifest, ModelSpec, Result, Sample, UniversalHeads
+from editor.charts import curve_of
+from editor.records import (
+    Estimate,
+    Manifest,
+    ModelSpec,
+    Result,
+    Sample,
+    UniversalHeads,
+)
 from editor.wording import results_table, strip_control
 
-__all__ = ["render_card", "render_report", "results_table", "strip_control"]
+__all__ = ["render_card", "render_page", "render_report", "results_table", "strip_control"]
 
 MAX_SAMPLES = 40
 MAX_SAMPLE_CHARS = 4_000
-N_TOP_HEADS = 20
-
-
-class Map(NamedTuple):
-    """A map with its words."""
-
-    title: str
-    text: str
-    drawing: HeadMap
-    top: tuple[tuple[str, str, str, int], ...]
-    """Head, effect, interval, masks: the largest effects, for readers who cannot hover."""
 
 
 class Piece(NamedTuple):
@@ -66,6 +62,11 @@ def render_report(
         spec: The base model, for the shape of the maps and the number of heads.
         universal: The scan for universal heads, for the map of costs.
     """
+    return render_page("report.html.j2", _context(manifest, estimates, spec, universal))
+
+
+def render_page(template: str, context: Mapping[str, Any]) -> str:
+    """A template of an HTML page, everything in it escaped; `clean` drops control characters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -75,8 +76,7 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    template = environment.get_template("report.html.j2", globals={"clean": strip_control})
-    return template.render(_context(manifest, estimates, spec, universal))
+    return environment.get_template(template, globals={"clean": strip_control}).render(context)
 
 
 def marked(base: str, edited: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
@@ -101,30 +101,37 @@ def _context(
     results = wording.ordered(validation.results) if validation else []
     samples = validation.samples if validation else ()
     heads = spec.heads() if spec else ()
+    improve = manifest_text.improves(manifest)
     edited_files = {edit.file for edit in manifest.edits}
     return {
         "manifest": manifest,
         "spec": spec,
         "status": _status(manifest),
-        "headline": wording.headline(manifest),
-        "removal": wording.removal_text(manifest, len(heads) or None),
-        "cost": wording.cost_text(manifest) if validation else None,
-        "target": _numbers(wording.target_result(manifest)),
-        "worst": _numbers(_worst(wording.control_results(manifest))),
+        "headline": manifest_text.headline(manifest),
+        "removal": manifest_text.removal_text(manifest, len(heads) or None),
+        "cost": manifest_text.cost_text(manifest) if validation else None,
+        "improve": improve,
+        "target": _numbers(manifest_text.target_result(manifest)),
+        "worst": _numbers(_worst(manifest_text.control_results(manifest))),
         "n_heads": len(heads),
         "columns": wording.COLUMNS,
         "rows": [
             (wording.row_of(at), at.role, at.gate, wording.METRIC_NAMES[at.metric])
             for at in results
         ],
-        "maps": _maps(manifest, estimates, spec, universal),
+        "sure": report_parts.sure(manifest, estimates),
+        "steps": report_parts.steps(manifest),
+        "maps": report_parts.maps(manifest, estimates, spec, universal),
+        "universal": report_parts.universal_part(manifest, universal),
+        "form": report_parts.form(manifest),
         "curve": curve_of(validation.curve) if validation and validation.curve else None,
-        "predicted": _predictions(manifest),
+        "checks": report_parts.checks(manifest.confirmation, improve=improve),
+        "foreseen": report_parts.foreseen(manifest),
         "pairs": [_pair(at) for at in samples[:MAX_SAMPLES]],
         "samples_left_out": max(0, len(samples) - MAX_SAMPLES),
         "fits": [(at.task, f"{at.fit_r2:.2f}") for at in estimates if at.fit_r2 is not None],
-        "not_shown": wording.not_shown(manifest),
-        "commands": wording.commands(manifest),
+        "not_shown": manifest_text.not_shown(manifest),
+        "commands": manifest_text.commands(manifest),
         "files": [(at, at.name in edited_files) for at in manifest.files],
         "times": [_time(key, value) for key, value in manifest.times.items()],
     }
@@ -148,76 +155,6 @@ def _worst(controls: Sequence[Result]) -> Result | None:
     """The control that used up most of its limit."""
     rated = [(at.change / at.limit, at) for at in controls if at.limit]
     return max(rated, key=lambda pair: pair[0])[1] if rated else None
-
-
-def _maps(
-    manifest: Manifest,
-    estimates: Sequence[Estimate],
-    spec: ModelSpec | None,
-    universal: UniversalHeads | None,
-) -> list[Map]:
-    shown = {at.task: at for at in (*(universal.effects if universal else ()), *estimates)}
-    grid = grid_of(spec, shown.values(), (*manifest.heads, *manifest.universal))
-    capability = manifest.settings.capability if manifest.settings else None
-    target = shown.pop(capability or "", None)
-    cost = shown.get("english") or next(iter(shown.values()), None)
-    # Costs far below the threshold of a universal head shall not look alarming.
-    threshold = universal.threshold if universal else 0.0
-    words = (
-        (target, 0.0, "What each head does for {}", "Drop of the score when a head is out"),
-        (cost, threshold, "What each head does for {}, a control", "Loss when a head is out"),
-    )
-    return [
-        Map(
-            title.format(wording.one_line(at.task)),
-            f"{text}, in {_unit(at)}. From {at.n_masks} masks, solver {at.solver}.",
-            head_map(at, grid, manifest.heads, manifest.universal, floor=floor),
-            _top_heads(at),
-        )
-        for at, floor, title, text in words
-        if at is not None
-    ]
-
-
-def _unit(estimate: Estimate) -> str:
-    units = {"exact": "share of right answers", "logprob": "nats", "nats_per_token": "nats a token"}
-    return units[estimate.score]
-
-
-def _top_heads(estimate: Estimate) -> tuple[tuple[str, str, str, int], ...]:
-    measured = [at for at in estimate.effects if at.n_masks > 0]
-    largest = sorted(measured, key=lambda at: -at.effect)[:N_TOP_HEADS]
-    return tuple(
-        (
-            str(at.head),
-            wording.change_text(at.effect, "logprob"),
-            wording.interval_text((at.low, at.high), "logprob"),
-            at.n_masks,
-        )
-        for at in largest
-    )
-
-
-def _predictions(manifest: Manifest) -> list[tuple[str, str, str, str, str]]:
-    """Task, metric, and the edited score as predicted and as measured, with the base."""
-    if manifest.plan is None or manifest.validation is None:
-        return []
-    measured = {(at.task, at.metric): at for at in manifest.validation.results}
-    rows: list[tuple[str, str, str, str, str]] = []
-    for at in manifest.plan.predicted:
-        found = measured.get((at.task, at.metric))
-        if found is not None:
-            change = wording.change_text(at.edited - at.base, at.metric)
-            rows.append(
-                (
-                    wording.one_line(at.task),
-                    wording.METRIC_NAMES[at.metric],
-                    change,
-                    wording.change_text(found.change, at.metric),
-                    wording.interval_text(found.ci, at.metric),
-                )
-            )
-    return rows
 
 
 def _pair(sample: Sample) -> Pair:

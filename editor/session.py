@@ -19,13 +19,14 @@ from editor.digests import remembered_digest
 from editor.gguf_spec import read_gguf_spec
 from editor.layout import digest_file, source_files
 from editor.measure import Bench, Memory
+from editor.methods import budget_of
 from editor.progress import Progress
 from editor.recipe import Recipe
 from editor.records import FileDigest, Fingerprint, ModelSpec, Settings
-from editor.search import SCAN_VERSION
 from editor.source import Source, default_cache, resolve
 from editor.store import RunDir
 from editor.tasks import Scope, scan_texts, scope
+from editor.universal import SCAN_VERSION
 from editor.weights import is_gguf
 
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
@@ -51,6 +52,8 @@ class Options:
     """Make weight files that are not edited hard links to the base's."""
     allow_partial: bool = False
     """Go on with a model of which only some layers have heads that can be edited."""
+    max_hours: float | None = None
+    """Measure no more once a run took so long; what is known then is used."""
 
 
 DECIDING = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
@@ -113,6 +116,11 @@ class Run:
     def name(self) -> str:
         """The model's name."""
         return self.opened.source.name
+
+    def out_of_time(self) -> bool:
+        """Whether the run took all of its hours."""
+        hours = self.options.max_hours
+        return hours is not None and time.monotonic() - self.began > 3600 * hours
 
 
 class Logged:
@@ -178,6 +186,12 @@ def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
         max_control_drop=what.limits,
         min_target_drop=recipe.min_target_drop,
         method=recipe.method,
+        budget=budget_of(recipe, len(spec.heads())),
+        confidence=recipe.confidence,
+        score=recipe.score,
+        prior=recipe.prior,
+        universal=recipe.universal,
+        improve=recipe.improve,
         seed=recipe.seed,
         search_items=recipe.search_items,
         choose_items=recipe.choose_items,

@@ -53,23 +53,44 @@ def paired_change(
 
     Items about the same thing (same key) are resampled together: they are not independent.
     """
-    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}
-    cluster = np.array([keys[item.key] for item in items])
     (before, weights), (after, _) = values(base, metric), values(edited, metric)
-    sums = [np.bincount(cluster, part, len(keys)) for part in (before, after, weights)]
-    rng = np.random.default_rng(seed)
-    draws = rng.multinomial(len(keys), np.full(len(keys), 1 / len(keys)), size=N_BOOT)
-    b, e, w = (draws @ part for part in sums)  # each float64 (N_BOOT,)
+    b, e, w = _resampled((before, after, weights), items, seed)
     low, high = np.percentile((e - b) / w, [2.5, 97.5])
     first, second = before.sum() / weights.sum(), after.sum() / weights.sum()
     return Change(float(first), float(second), float(second - first), float(low), float(high))
 
 
 def mean_interval(
-    sample: Sequence[float], items: Sequence[Item], *, seed: int = 0
+    sample: Sequence[float] | Array, items: Sequence[Item], *, seed: int = 0, tail: float = 2.5
 ) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of a mean, items with one key resampled together."""
-    flat = Scores(exact=tuple(sample), logprob=(0.0,) * len(sample), n_tokens=(1,) * len(sample))
-    zero = Scores(exact=(0.0,) * len(sample), logprob=flat.logprob, n_tokens=flat.n_tokens)
-    change = paired_change(zero, flat, "exact", items, seed=seed)
-    return change.low, change.high
+    """Percentile bootstrap interval of a mean, items with one key resampled together.
+
+    Args:
+        tail: percent left out at each end; 2.5 makes the interval one of 95 %.
+    """
+    flat = np.asarray(sample, dtype=np.float64)
+    return ratio_interval(flat, np.ones(len(flat)), items, seed=seed, tail=tail)
+
+
+def ratio_interval(
+    above: Array, below: Array, items: Sequence[Item], *, seed: int = 0, tail: float = 2.5
+) -> tuple[float, float]:
+    """The same of the ratio of two sums over the items.
+
+    Args:
+        below: its sum is surely above 0: of the few resamples in which it is not, there is no
+            ratio.
+    """
+    a, b = _resampled((above, below), items, seed)
+    low, high = np.percentile(a[b > 0] / b[b > 0], [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _resampled(parts: Sequence[Array], items: Sequence[Item], seed: int) -> list[Array]:
+    """Sums of each part over resamples of the items; each float64 (N_BOOT,)."""
+    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}
+    cluster = np.array([keys[item.key] for item in items])
+    rng = np.random.default_rng(seed)
+    draws = rng.multinomial(len(keys), np.full(len(keys), 1 / len(keys)), size=N_BOOT)
+    sums: list[Array] = [np.bincount(cluster, part, len(keys)).astype(np.float64) for part in parts]
+    return [draws @ one for one in sums]

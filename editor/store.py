@@ -1,7 +1,7 @@
 """What a run leaves on disk: atomic files, a journal that survives a kill, a folder of its own.
 
     runs/2026-01-31-SmolLM2-135M-Instruct-arithmetic-0f3a9c21/
-        config.json  env.json  journal.jsonl  log.txt
+        config.json  env.json  journal.jsonl  log.txt  estimate.json
 
 The last part of the name is the start of the settings' fingerprint, so the same command finds its
 folder again and goes on where it stopped.
@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from editor.errors import UsageError
+
+CONFIG, JOURNAL, ESTIMATE = "config.json", "journal.jsonl", "estimate.json"
+"""The settings of a run, what it measured, and what it found: the last once heads are chosen."""
 
 # A resume under other versions of these would mix numbers that are not comparable.
 _COMPUTING = ("numpy", "tokenizers", "torch", "transformers")
@@ -217,7 +220,7 @@ class RunDir:
         try:
             _acquire(lock, path)
             _check_environment(path)
-            return cls(path, lock, Journal.open(path / "journal.jsonl"), resumed)
+            return cls(path, lock, Journal.open(path / JOURNAL), resumed)
         except BaseException:
             lock.close()
             raise
@@ -228,7 +231,7 @@ class RunDir:
         Raises:
             UsageError: The folder holds other settings; the message lists the differences.
         """
-        file = self.path / "config.json"
+        file = self.path / CONFIG
         new = cast("dict[str, Any]", json.loads(json.dumps(config, allow_nan=False)))
         if file.exists():
             _refuse_differences(file, _read_json(file), new)

@@ -10,7 +10,7 @@ from editor.choose import Control
 from editor.errors import UsageError, nearest
 from editor.measure import Bench, Task
 from editor.recipe import Recipe
-from editor.records import Item, Split
+from editor.records import Item, Settings, Split
 from editor.validation import Judged
 
 SCAN_PASSAGES = 3
@@ -50,7 +50,7 @@ def scope(recipe: Recipe) -> Scope:
         )
     names = recipe.controls
     if names is None:
-        names = tuple(name for name in capabilities.names() if name != target.name)
+        names = tuple(name for name in capabilities.default_controls() if name != target.name)
     controls = tuple(capabilities.get(name) for name in names)
     for name in recipe.max_control_drop:
         if name != "default" and name not in names:
@@ -63,6 +63,11 @@ def scope(recipe: Recipe) -> Scope:
         for control in controls
     }
     return Scope(target, controls, limits)
+
+
+def scans(asked: Recipe | Settings) -> bool:
+    """Whether every head is tried alone on texts; the published search knows no universal heads."""
+    return asked.universal == "scan" and asked.method != "published"
 
 
 def scan_texts() -> list[Task]:
@@ -84,10 +89,13 @@ class Known:
     """`exact` of everything that was looked through, answered or not."""
 
 
-def known(bench: Bench, capability: Capability, n_search: int, n_choose: int) -> Known:
+def known(
+    bench: Bench, capability: Capability, n_search: int, n_choose: int, *, selected: bool = True
+) -> Known:
     """Of the search and the choose split, the first items that the base model answers.
 
-    Where too few are answered, those that it comes closest to fill up.
+    Where too few are answered, those that it comes closest to fill up.  Where what is looked for
+    may win answers (`selected` is False), the first items, answered or not.
     """
     tasks: list[Task] = []
     seen: list[float] = []
@@ -95,10 +103,9 @@ def known(bench: Bench, capability: Capability, n_search: int, n_choose: int) ->
     for split, count in counts.items():
         pool = Task(capability, capability.items(split)[: CANDIDATES_PER_ITEM * count])
         (base,) = bench.scores(pool, [()])
-        order = sorted(
-            range(len(pool.items)),
-            key=lambda i: (-base.exact[i], i if base.exact[i] else -base.logprob[i]),
-        )
+        order = list(range(len(pool.items)))
+        if selected:
+            order.sort(key=lambda i: (-base.exact[i], i if base.exact[i] else -base.logprob[i]))
         tasks.append(Task(capability, tuple(pool.items[i] for i in sorted(order[:count]))))
         seen += base.exact
     searching, choosing = tasks
@@ -116,10 +123,15 @@ def choose_controls(what: Scope, count: int) -> list[Control]:
     ]
 
 
-def judged(what: Scope, count: int, min_drop: float) -> list[Judged]:
-    """What validation asks of the test split: target, its transfer form, controls."""
+def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -> list[Judged]:
+    """What validation asks of the test split: target, its transfer form, controls.
+
+    Args:
+        improve: the target must get better; `min_drop` does not count.
+    """
     target = what.target
-    rows = [Judged(Task(target, _take(target, "test", count)), "target", None, min_drop)]
+    asked = Task(target, _take(target, "test", count))
+    rows = [Judged(asked, "target", None, None if improve else min_drop, rise=improve)]
     transfer = target.items("test", transfer=True)[:count]
     if transfer:
         rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from editor import stats
+from editor import design, stats
 from editor.capabilities import Capability
 from editor.errors import CapabilityAbsent, CheckFailed
+from editor.formats import form_loss
 from editor.measure import Bench, Task, as_mask
 from editor.records import (
     CurvePoint,
+    FormLoss,
     Gate,
     Head,
     Mask,
@@ -24,6 +26,7 @@ from editor.records import (
     Scores,
     Validation,
 )
+from editor.wording import form_text
 
 HEADROOM_ERRORS = 5.0
 """Standard errors that must lie between a base score and the floor for a drop to mean anything."""
@@ -45,15 +48,30 @@ class Judged:
     """The most a control's metric may worsen; None for a target or a row that is only reported."""
     min_drop: float | None = None
     """For a target: the share of the base score above the floor that must be gone."""
+    rise: bool = False
+    """For a target: it must get better instead."""
 
 
-def check_headroom(exact: Sequence[float], capability: Capability, model: str) -> None:
-    """Refuse to look for what the model does not have.
+def check_headroom(
+    exact: Sequence[float], capability: Capability, model: str, *, improve: bool = False
+) -> None:
+    """Refuse to look for what the model does not have, or cannot do better.
+
+    Args:
+        improve: the capability is to get better: the model need not have it.
 
     Raises:
         CapabilityAbsent: the mean of `exact` is not `HEADROOM_ERRORS` standard errors above
-            the floor.
+            the floor, or there is nothing to gain.
     """
+    if improve:
+        if min(exact) >= 1:
+            raise CapabilityAbsent(
+                f"{model} answers all {len(exact)} items of {capability.name} that were asked: "
+                "there is nothing to gain",
+                "choose another capability or model, or ask more items (--search-items)",
+            )
+        return
     score, floor = float(np.mean(exact)), capability.floor
     error = _standard_error(score, floor, len(exact))
     if score - floor < HEADROOM_ERRORS * error:
@@ -98,6 +116,7 @@ def _row(judged: Judged, metric: Metric, change: stats.Change) -> Result:
         change=change.change,
         ci=(change.low, change.high),
         limit=limit,
+        rise=judged.rise and gated,
         gate="info",
     )
     return result if limit is None else result.model_copy(update={"gate": _gate(judged, result)})
@@ -106,6 +125,8 @@ def _row(judged: Judged, metric: Metric, change: stats.Change) -> Result:
 def _limit(judged: Judged, base: float) -> float | None:
     """The worst change allowed, in the sign of the change."""
     capability = judged.task.capability
+    if judged.rise:
+        return 0.0
     if judged.min_drop is not None:
         return -judged.min_drop * max(0.0, base - capability.floor)
     if judged.limit is None:
@@ -117,6 +138,8 @@ def _gate(judged: Judged, row: Result) -> Gate:
     """Where change and interval lie against the limit."""
     capability, limit = judged.task.capability, row.limit
     assert limit is not None
+    if row.rise:
+        return "fail" if row.change <= limit else "unsure" if row.ci[0] <= limit else "pass"
     if capability.kind == "task":
         error = _standard_error(row.base, capability.floor, row.n)
         if row.base - capability.floor < HEADROOM_ERRORS * error:
@@ -130,12 +153,28 @@ def _gate(judged: Judged, row: Result) -> Gate:
     return "unsure" if sign * worst > sign * limit else "pass"
 
 
-def verdict(results: Sequence[Result]) -> tuple[bool, tuple[str, ...]]:
-    """Whether every limit holds, and what stands against it or is not covered by it."""
-    reasons: list[str] = []
+def verdict(
+    results: Sequence[Result], form: FormLoss | None = None
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether every limit holds, and what stands against it or is not covered by it.
+
+    Args:
+        form: what of the target's loss is lost form; where most of it is, the edit has not removed
+            the capability.
+    """
+    lost_form = form is not None and form.kind == "format"
+    reasons = [form_text(form)] if form and lost_form else []
     for row in results:
         where = f"{row.task} {row.metric}"
-        if row.gate == "fail":
+        if row.rise and row.gate == "fail":
+            reasons.append(f"{where} changed by {row.change:+.3f}, but was to rise")
+        elif row.rise and row.gate == "unsure":
+            low, high = row.ci
+            reasons.append(
+                f"higher but not surely: {where} changed by {row.change:+.3f} "
+                f"[{low:+.3f}, {high:+.3f}]"
+            )
+        elif row.gate == "fail":
             reasons.append(f"{where} changed by {row.change:+.3f}, the limit is {row.limit:+.3f}")
         elif row.gate == "floor" and row.role == "target":
             reasons.append(
@@ -150,7 +189,7 @@ def verdict(results: Sequence[Result]) -> tuple[bool, tuple[str, ...]]:
                 f"within the limit but not surely: {where} changed by {row.change:+.3f} "
                 f"[{low:+.3f}, {high:+.3f}], the limit is {row.limit:+.3f}"
             )
-    accepted = not any(
+    accepted = not lost_form and not any(
         row.gate == "fail" or (row.gate == "floor" and row.role == "target") for row in results
     )
     return accepted, tuple(reasons)
@@ -166,7 +205,7 @@ def k_curve(
     """
     task = replace(task, items=task.items[:CURVE_ITEMS])
     rng = np.random.default_rng(seed)
-    sets = [_random_peers(spec, heads, rng) for _ in range(N_RANDOM_SETS)]
+    sets = [design.random_peers(spec, heads, rng) for _ in range(N_RANDOM_SETS)]
     ks = range(1, len(heads) + 1)
     masks: list[Mask] = [as_mask(heads[:k]) for k in ks]
     masks += [as_mask(peers[:k]) for peers in sets for k in ks]
@@ -189,20 +228,6 @@ def k_curve(
 
 def _ci(scores: Scores, task: Task) -> tuple[float, float]:
     return stats.mean_interval(scores.exact, task.items)
-
-
-def _random_peers(spec: ModelSpec, heads: Sequence[Head], rng: np.random.Generator) -> list[Head]:
-    """For each head another one of its layer, none twice and none of `heads`."""
-    n_heads = {at.layer: at.n_heads for at in spec.layers}
-    taken = set(heads)
-    out: list[Head] = []
-    for head in heads:
-        free = [Head(head.layer, h) for h in range(n_heads[head.layer])]
-        free = [peer for peer in free if peer not in taken]
-        if free:  # else the layer has no other head left
-            out.append(free[int(rng.integers(len(free)))])
-            taken.add(out[-1])
-    return out
 
 
 def samples(base: Bench, edited: Bench, tasks: Sequence[Task]) -> tuple[Sample, ...]:
@@ -244,7 +269,7 @@ def validate_edit(
         (before,) = base.scores(row.task, [()])
         (after,) = edited.scores(row.task, [()])
         results += compare(row, before, after, seed=seed)
-    (masked,) = base.scores(target, [as_mask(plan)])
+    whole, masked = base.scores(target, [(), as_mask(plan)])
     (baked,) = edited.scores(target, [()])
     difference = float(np.abs(np.subtract(masked.logprob, baked.logprob)).max())
     if difference > MASK_TOLERANCE:
@@ -253,12 +278,15 @@ def validate_edit(
             f"log-probabilities of {target.name} differ by up to {difference:.3g} nats",
             "check that the base is the model that was edited",
         )
-    accepted, reasons = verdict(results)
+    # It splits losses: of a gain it would say nothing that is true.
+    form = None if rows[0].rise else form_loss(whole, baked, target.items, seed=seed)
+    accepted, reasons = verdict(results, form)
     return Validation(
         results=tuple(results),
         items={row.task.name: row.task.digest() for row in rows},
         curve=k_curve(base, target, spec, plan, seed=seed),
         curve_task=target.name,
+        format_loss=form,
         samples=samples(base, edited, [row.task for row in rows]),
         masked_vs_baked=difference,
         accepted=accepted,

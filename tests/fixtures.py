@@ -5,19 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from editor.records import (
+    Added,
     AttentionLayer,
+    Confidence,
+    Confirmation,
     CurvePoint,
     EditPlan,
     Estimate,
     FileDigest,
     FileSize,
+    FormatCheck,
+    FormEffect,
+    FormKind,
+    FormLoss,
     Head,
     HeadEffect,
+    Interaction,
     Manifest,
+    MeanAblated,
+    Measured,
     ModelSpec,
     Predicted,
+    RandomSet,
+    RandomSets,
     RestorePatch,
     Result,
+    Rival,
     Rows,
     Sample,
     Settings,
@@ -181,6 +194,7 @@ def make_validation(*, accepted: bool = True) -> Validation:
                 edited=" dog, sun, tree",
             ),
         ),
+        format_loss=make_form_loss(),
         masked_vs_baked=0.0,
         items={},
         accepted=accepted,
@@ -190,6 +204,96 @@ def make_validation(*, accepted: bool = True) -> Validation:
             else ("addition lost 12.0 points, 10.0 were allowed",)
         ),
     )
+
+
+def make_form_loss(kind: FormKind = "capability") -> FormLoss:
+    form, right = (0.3, 2.9) if kind == "capability" else (2.9, 0.3)
+    share = form / (form + right)
+    return FormLoss(
+        form=form,
+        form_low=form - 0.2,
+        form_high=form + 0.2,
+        right=right,
+        right_low=right - 0.25,
+        right_high=right + 0.25,
+        after=0.12,
+        share=share,
+        share_low=share - 0.04,
+        share_high=share + 0.04,
+        kind=kind,
+    )
+
+
+def make_format_check(sentence: str = "Of the 3.20 nats 9 % is lost form.") -> FormatCheck:
+    whole = make_form_loss()
+    effects = tuple(FormEffect(head=head, **whole.model_dump()) for head in CHOSEN)
+    other = FormEffect(head=Head(3, 1), **make_form_loss("format").model_dump())
+    return FormatCheck(
+        task="recall",
+        heads=CHOSEN,
+        whole=whole,
+        steps=effects,
+        effects=(*effects, other),
+        sentence=sentence,
+    )
+
+
+def make_confirmation() -> Confirmation:
+    """The checks of the first three chosen heads: a pair of each kind but one."""
+    first = CHOSEN[:3]
+    alone = dict(zip(first, (1.14, 0.61, 0.02), strict=True))
+    pairs = (
+        (first[0], first[1], -0.42, "redundant"),
+        (first[0], first[2], 0.9, "needs_both"),
+        (first[1], first[2], 0.01, "none"),
+    )
+    return Confirmation(
+        task="recall",
+        heads=CHOSEN,
+        n_items=24,
+        evaluations=38,
+        alone=tuple(
+            HeadEffect(head=head, effect=cost, low=cost - 0.1, high=cost + 0.1, n_masks=1)
+            for head, cost in alone.items()
+        ),
+        interactions=tuple(
+            Interaction(
+                heads=(one, other),
+                alone=(alone[one], alone[other]),
+                together=alone[one] + alone[other] + more,
+                interaction=measured(more, 0.2),
+                n_items=24,
+                kind=kind,
+            )
+            for one, other, more, kind in pairs
+        ),
+        mean_ablated=MeanAblated(
+            base_exact=1.0,
+            exact_lost_zero=measured(0.96, 0.04),
+            exact_lost_mean=measured(0.88, 0.1),
+            nats_lost_zero=measured(4.4, 0.5),
+            nats_lost_mean=measured(3.9, 0.6),
+            share=measured(0.89, 0.08),
+            verdict="not_artefact",
+        ),
+        random_sets=RandomSets(
+            chosen=4.4,
+            sets=tuple(
+                RandomSet(
+                    heads=tuple(Head(at.layer, (at.head + 1 + n) % 9) for at in CHOSEN),
+                    loss=0.05 * n - 0.1,
+                )
+                for n in range(8)
+            ),
+            n_near=0,
+            n_as_costly=0,
+            p_value=1 / 9,
+        ),
+    )
+
+
+def measured(value: float, around: float) -> Measured:
+    return Measured(value=value, low=value - around, high=value + around)
 
 
 def make_manifest(
@@ -237,19 +341,65 @@ def make_manifest(
         evaluations=112,
         scan_evaluations=270,
         universal=UNIVERSAL,
-        plan=EditPlan(
-            capability="recall",
-            heads=heads,
-            predicted=(
-                Predicted(task="recall", metric="exact", base=0.6, edited=0.02),
-                Predicted(task="english", metric="nats_per_token", base=-3.3, edited=-3.32),
-            ),
-            evaluations=112,
-            why="largest drop of recall with every control inside its limit",
-        ),
+        confidence=make_confidence(),
+        plan=make_plan(heads),
+        confirmation=make_confirmation(),
         validation=validation or make_validation(accepted=accepted),
+        format_check=make_format_check(),
         times={"search_s": 31.4, "validate_s": 88.2, "finished": "2026-01-05T10:00:00Z"},
     )
+
+
+def make_plan(heads: tuple[Head, ...] = CHOSEN) -> EditPlan:
+    """The choice of `heads`, of which the second stands in for the first."""
+    gains = ((0.6, 0.6), (0.3, 0.1), (0.2, 0.2), (0.1, 0.3), (0.1, 0.1))
+    return EditPlan(
+        capability="recall",
+        heads=heads,
+        steps=tuple(
+            Added(head=head, gain=gain, alone=alone)
+            for head, (gain, alone) in zip(heads, gains, strict=False)
+        ),
+        predicted=(
+            Predicted(task="recall", metric="exact", base=0.6, edited=0.02),
+            Predicted(task="english", metric="nats_per_token", base=-3.3, edited=-3.32),
+        ),
+        evaluations=112,
+        why="largest drop of recall with every control inside its limit",
+    )
+
+
+def make_confidence() -> Confidence:
+    """Three of the chosen heads are decided, two others open, one in the way."""
+    return Confidence(
+        level=0.95,
+        decided=CHOSEN[:3],
+        helped=(Head(7, 7),),
+        undecided=(Head(4, 4), Head(5, 5)),
+        groups=((Head(4, 4), Head(4, 5)),),
+        chance_z=3.1,
+        evaluations=62,
+        rounds=6,
+        stopped="the budget of 90 evaluations is spent",
+        sentence="3 heads decided at 95 % (...), 2 more undecided after 62 masks in 6 rounds",
+    )
+
+
+def make_fitted() -> Estimate:
+    """The target's estimate with probabilities, and what another estimator says."""
+    (found,) = make_estimates()
+    decided = set(CHOSEN[:3])
+    effects = [
+        at.model_copy(
+            update={
+                "probability": 0.99 if at.head in decided else 0.01,
+                "decided": at.head in decided,
+            }
+        )
+        for at in found.effects
+    ]
+    rival = Rival(solver="lasso", heads=(CHOSEN[0], Head(0, 0)))
+    return found.model_copy(update={"effects": tuple(effects), "rivals": (rival,)})
 
 
 def make_written(head: Head) -> Written:
@@ -273,8 +423,11 @@ def make_bake() -> Manifest:
             "evaluations": None,
             "scan_evaluations": None,
             "universal": (),
+            "confidence": None,
             "plan": None,
+            "confirmation": None,
             "validation": None,
+            "format_check": None,
             "times": {},
         }
     )

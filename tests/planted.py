@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from editor.capabilities import Capability
 from editor.capabilities.base import AnswerLikelihood, Continuation, Likelihood, TextLikelihood
 from editor.measure import Bench, Task
-from editor.records import Head, Item, Mask
+from editor.records import Fill, Head, Item, Mask
 
 N_LAYERS, N_HEADS = 10, 8
 HEADS = tuple(Head(layer, head) for layer in range(N_LAYERS) for head in range(N_HEADS))
@@ -32,19 +32,22 @@ class Memory:
 class PlantedModel:
     """Log-probability of an item = base - the sum of the effects of the heads that are out."""
 
-    def __init__(self, effects: Effects, base: float = -0.5) -> None:
+    def __init__(self, effects: Effects, base: float = -0.5, mean_share: float = 1.0) -> None:
         self.effects, self.base, self.n_calls = effects, base, 0
         self.n_gradients = 0
+        self.mean_share = mean_share
+        """What remains of every effect when a head's mean stands in its place."""
 
     def likelihoods(
-        self, requests: Sequence[Continuation], masks: Sequence[Mask]
+        self, requests: Sequence[Continuation], masks: Sequence[Mask], *, fill: Fill = "zero"
     ) -> list[list[Likelihood]]:
         self.n_calls += len(masks)
-        return [[self._one(request, mask) for request in requests] for mask in masks]
+        share = self.mean_share if fill == "mean" else 1.0
+        return [[self._one(request, mask, share) for request in requests] for mask in masks]
 
-    def _one(self, request: Continuation, mask: Mask) -> Likelihood:
+    def _one(self, request: Continuation, mask: Mask, share: float) -> Likelihood:
         task, number = request.prompt.split()
-        logprob = self.base - spread_of(number) * self.loss(task, mask)
+        logprob = self.base - spread_of(number) * share * self.loss(task, mask)
         return Likelihood(logprob, int(logprob > -1.5), 1)
 
     def loss(self, task: str, mask: Mask) -> float:

@@ -95,6 +95,22 @@ class TestRemove:
         assert (asked["output"], asked["options"]) == (out, Options(device="cuda"))
         assert isinstance(asked["progress"], Silent)
 
+    def test_passes_on_how_to_search(self, asked: dict[str, Any], tmp_path: Path) -> None:
+        how: dict[str, Any] = {
+            "method": "scan",
+            "budget": 400,
+            "confidence": 0.9,
+            "score": "exact",
+            "prior": "none",
+            "universal": "suspects",
+            "improve": True,
+            "seed": 3,
+        }
+        out = tmp_path / "out"
+        editor.remove(model="gpt2", capability="recall", output=out, max_hours=2, **how)
+        assert asked["recipe"] == Recipe(model="gpt2", capability="recall", **how)
+        assert asked["options"] == Options(max_hours=2)
+
     @pytest.mark.parametrize(
         ("limits", "expected"),
         [
@@ -126,6 +142,17 @@ class TestRemove:
             {"max_heads": True},
             {"seed": "1"},
             {"method": "best"},
+            {"budget": 0},
+            {"confidence": 1},
+            {"score": "nats"},
+            {"prior": None},
+            {"universal": "none"},
+            {"improve": 1},
+            {"max_hours": 0},
+            {"max_hours": float("nan")},
+            {"max_hours": float("inf")},
+            {"budget": 1_000_001},
+            {"max_hours": True},
             {"max_control_drop": float("nan")},
             {"max_control_drop": "0.1"},
             {"min_target_drop": True},

@@ -9,13 +9,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 
+import click
 import pytest
 
 from editor import capabilities
-from editor.capabilities import arithmetic, copying, recall, text
+from editor.capabilities import arithmetic, copying, coreference, inflection, recall, text
 from editor.capabilities.stable import stable_shuffle
+from editor.cli import remove
 from editor.errors import UsageError
+from editor.recipe import Recipe
 from editor.records import Item, Split
+from editor.tasks import scope
 
 SPLITS: tuple[Split, ...] = ("search", "choose", "test")
 ENOUGH = {"task": (60, 40, 100), "text": (15, 10, 30)}
@@ -42,8 +46,16 @@ def normalized(prompt: str) -> str:
 
 
 def test_names() -> None:
-    assert capabilities.names() == ("recall", "arithmetic", "copying", "english", "python")
-    assert TASKS == ("recall", "arithmetic", "copying")
+    assert TASKS == ("recall", "arithmetic", "copying", "inflection", "coreference")
+    assert capabilities.names() == (*TASKS, "english", "python")
+
+
+def test_the_default_controls_are_those_that_the_help_names() -> None:
+    names = capabilities.default_controls()
+    assert names == ("recall", "arithmetic", "copying", "english", "python")
+    (flag,) = [p for p in remove.params if p.name == "controls"]
+    assert ", ".join(names) in str(flag.get_help_record(click.Context(remove)))
+    assert f"{', '.join(names[:-1])} and {names[-1]}" in str(Recipe.model_fields["controls"])
 
 
 @each_capability
@@ -54,6 +66,16 @@ def test_a_capability_describes_itself(name: str) -> None:
     assert capability.source
     assert capability.licence == ("PSF-2.0" if name == "python" else "Apache-2.0")
     assert capability.control_limit == (0.10 if name == "python" else 0.05)
+
+
+def test_a_run_keeps_the_default_controls_and_others_only_if_named() -> None:
+    def kept(capability: str, **fields: tuple[str, ...]) -> tuple[str, ...]:
+        recipe = Recipe(model="gpt2", capability=capability, **fields)
+        return tuple(control.name for control in scope(recipe).controls)
+
+    assert kept("recall") == ("arithmetic", "copying", "english", "python")
+    assert kept("inflection") == capabilities.default_controls()
+    assert kept("recall", controls=("english", "coreference")) == ("english", "coreference")
 
 
 def test_an_unknown_name_gets_a_hint() -> None:
@@ -305,6 +327,99 @@ def test_the_floor_of_copying_is_any_word_of_the_list() -> None:
     items = items_of("copying", transfer=False)
     chance = sum(1 / len(lists_of(item)[0]) for item in items) / len(items)
     assert capabilities.get("copying").floor == pytest.approx(chance, abs=0.0005)
+
+
+# --- inflection
+
+
+def test_the_verbs_have_one_past_form_of_their_own() -> None:
+    verbs = inflection.verbs()
+    assert len({verb.present for verb in verbs}) == len({verb.past for verb in verbs}) == len(verbs)
+    # Else copying the present would do, or the answer would stand in another question.
+    assert not {verb.present for verb in verbs} & {verb.past for verb in verbs}
+    for kind in ("regular", "irregular"):
+        assert sum(verb.kind == kind for verb in verbs) >= 70
+    for verb in verbs:
+        assert verb.past.endswith("ed") or verb.kind == "irregular"
+        assert re.fullmatch("[a-z]+", verb.present + verb.past)
+
+
+def test_no_verb_is_made_from_another() -> None:
+    verbs = inflection.verbs()
+    for one in verbs:
+        made_from = [
+            other
+            for other in verbs
+            if one.present.endswith(other.present) and one.past.endswith(other.past)
+        ]
+        assert made_from == [one]
+
+
+def test_every_verb_is_asked_in_every_phrasing() -> None:
+    verbs, items = inflection.verbs(), items_of("inflection")
+    asked = {(item.key, item.variant) for item in items}
+    assert len(asked) == len(items) == len(verbs) * len(inflection.PHRASINGS)
+    past = {verb.present: verb.past for verb in verbs}
+    for item in items:
+        assert item.answer == f" {past[item.key]}"
+        assert re.search(rf"\b{item.key}\b", item.prompt)
+
+
+def test_inflection_does_not_show_the_answer() -> None:
+    shown = {word for shot in inflection.SHOTS for word in shot}
+    for verb in inflection.verbs():
+        assert verb.present not in shown and verb.past not in shown
+    for item in items_of("inflection"):
+        assert not re.search(rf"\b{item.answer.strip()}\b", item.prompt)
+
+
+# --- coreference
+
+
+def test_no_scene_shares_a_name_a_place_or_a_thing_with_another() -> None:
+    scenes = coreference.scenes()
+    assert len(scenes) >= 60
+    names = sorted(name for scene in scenes for name in scene[:2])
+    assert len(set(names)) == len(names)
+    # In sorted order, a name that begins others stands right before one of them.
+    assert not any(b.startswith(a) for a, b in zip(names, names[1:], strict=False))
+    for column in ("place", "thing"):
+        assert len({getattr(scene, column) for scene in scenes}) == len(scenes)
+
+
+def test_the_answer_is_the_one_who_did_not_act() -> None:
+    scenes = {" and ".join(scene[:2]): scene for scene in coreference.scenes()}
+    for item in items_of("coreference"):
+        scene = scenes[item.key]
+        answer = item.answer.strip()
+        (actor,) = {scene.first, scene.second} - {answer}
+        assert len(re.findall(rf"\b{answer}\b", item.prompt)) == 1
+        assert len(re.findall(rf"\b{actor}\b", item.prompt)) == 2
+        assert scene.place in item.prompt and scene.thing in item.prompt
+
+
+def test_every_scene_has_every_frame_with_both_answers() -> None:
+    items = items_of("coreference")
+    asked = {(item.key, item.variant, item.answer) for item in items}
+    n_scenes = len(coreference.scenes())
+    assert len(asked) == len(items) == 2 * n_scenes * len(coreference.FRAMES)
+    usual = [frame for frame in coreference.FRAMES if not frame.transfer]
+    assert len(usual) >= 4
+
+
+@pytest.mark.parametrize("transfer", [False, True])
+def test_the_floor_of_coreference_is_either_name(transfer: bool) -> None:
+    """Always the first name, or always the second, is right in half of the items of each frame."""
+    items = items_of("coreference", transfer=transfer)
+    for some, tolerance in ((items, 0.05), (items[:160], 0.1)):
+        share = sum(answer_leads(item) for item in some) / len(some)
+        assert share == pytest.approx(capabilities.get("coreference").floor, abs=tolerance)
+
+
+def answer_leads(item: Item) -> bool:
+    """Whether the answer is the name that stands first in the prompt."""
+    names = re.findall(rf"\b(?:{item.key.replace(' and ', '|')})\b", item.prompt)
+    return f" {names[0]}" == item.answer
 
 
 # --- texts

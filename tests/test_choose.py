@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from editor.choose import Control, choose
+from editor import stats
+from editor.capabilities.base import Likelihood
+from editor.choose import N_TRIES, Control, Terms, choose
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench
+from editor.measure import Bench, Task
+from editor.methods import METHODS as SEARCHES
+from editor.methods import budget_of, search_budget
+from editor.recipe import Recipe
 from editor.records import EditPlan, Head
-from editor.search import SEARCHES
+from editor.search import Job, Search
 from planted import HEADS, BackupModel, Memory, PlantedModel, planted_task
 
 A, B, C, D = Head(1, 2), Head(4, 0), Head(7, 5), Head(8, 1)
@@ -23,13 +29,39 @@ FAINT = {
 TARGET = {**FAINT, A: 1.5, B: 1.2, C: 0.9}
 METHODS = tuple(SEARCHES)
 TEXT = planted_task("english", 20, "text")
-SEARCHING = {"adaptive": 20, "published": 100}
-"""Masks of each search on `HEADS`."""
 
 
 def most_evaluations(method: str, max_heads: int) -> int:
-    """The search's masks, and 18 for each head that is asked for."""
-    return SEARCHING[method] + 18 * max_heads
+    """The default budget of a recipe on `HEADS`."""
+    recipe = Recipe.model_validate(
+        {"model": "m", "capability": "recall", "method": method, "max_heads": max_heads}
+    )
+    return budget_of(recipe, len(HEADS))
+
+
+def search_of(bench: Bench, task: Task, **how: Any) -> tuple[Search, Terms]:
+    """The search of a run as the pipeline sets it up, and the terms of the choice."""
+    method, max_heads = how.get("method", "adaptive"), how.get("max_heads", 5)
+    budget = how.get("budget") or most_evaluations(method, max_heads)
+    sign, out_of_time = how.get("sign", 1), how.get("out_of_time", lambda: False)
+    job = Job(
+        bench=bench,
+        task=task,
+        heads=HEADS,
+        excluded=how.get("excluded", frozenset()),
+        seed=how.get("seed", 0),
+        budget=search_budget(method, budget, max_heads, len(HEADS)),
+        max_heads=max_heads,
+        sign=sign,
+        out_of_time=out_of_time,
+    )
+    return SEARCHES[method](job), Terms(max_heads, budget, sign, out_of_time)
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals of single heads take most of the time, and nothing here asks how exact they are."""
+    monkeypatch.setattr(stats, "N_BOOT", 200)
 
 
 def run(
@@ -48,14 +80,12 @@ def run(
     }
     bench = Bench(model or PlantedModel(effects), how.get("memory") or Memory())
     task = planted_task("recall")
-    search = SEARCHES[how.get("method", "adaptive")](
-        bench, task, HEADS, how.get("excluded", frozenset()), how.get("seed", 0)
-    )
+    search, terms = search_of(bench, task, **how)
     controls = [Control(planted_task("copying"), 0.05), Control(TEXT, 0.05)]
-    return choose(bench, task, controls, search, how.get("max_heads", 5))
+    return choose(bench, task, controls, search, terms)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_planted_heads_are_chosen_the_costliest_first(seed: int) -> None:
     plan = run(seed=seed)
     assert plan.heads == (A, B, C)
@@ -116,8 +146,7 @@ def test_heads_that_add_nothing_are_not_chosen() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("max_heads", [1, 5, 64])
-@pytest.mark.parametrize("n_needed", [0, 1, 12, 80])
+@pytest.mark.parametrize(("max_heads", "n_needed"), [(1, 0), (1, 1), (5, 80), (64, 12)])
 def test_evaluations_stay_below_the_bound(method: str, max_heads: int, n_needed: int) -> None:
     rng = np.random.default_rng(n_needed)
     needed = {HEADS[i]: float(rng.uniform(0.06, 0.3)) for i in rng.permutation(80)[:n_needed]}
@@ -135,7 +164,7 @@ def test_evaluations_stay_below_the_bound(method: str, max_heads: int, n_needed:
 
 def test_evaluations_stay_below_the_bound_where_many_heads_are_refused() -> None:
     most = 0
-    for seed in range(8):
+    for seed in range(4):
         rng = np.random.default_rng(seed)
         n_needed, least = int(rng.integers(3, 60)), float(rng.choice([0.03, 0.045, 0.06]))
         needed = {HEADS[i]: float(rng.uniform(least, 0.3)) for i in rng.permutation(80)[:n_needed]}
@@ -185,10 +214,10 @@ def test_a_finished_choice_is_repeated_from_the_journal_alone(method: str) -> No
 
 def test_an_interrupted_choice_goes_on_to_the_same_plan() -> None:
     class Stops(PlantedModel):
-        def likelihoods(self, requests: Sequence[Any], masks: Sequence[Any]) -> Any:
+        def likelihoods(self, requests: Any, masks: Any, **how: Any) -> Any:
             if self.n_calls > 30:
                 raise KeyboardInterrupt
-            return super().likelihoods(requests, masks)
+            return super().likelihoods(requests, masks, **how)
 
     effects = {"recall": TARGET, "copying": {}, "english": {}}
     memory = Memory()
@@ -213,5 +242,142 @@ def test_the_prediction_is_what_the_chosen_heads_do_to_every_task() -> None:
 def test_without_controls_the_costliest_heads_go() -> None:
     bench = Bench(PlantedModel({"recall": TARGET}), Memory())
     task = planted_task("recall")
-    search = SEARCHES["adaptive"](bench, task, HEADS, frozenset(), 0)
-    assert choose(bench, task, [], search, 3).heads == (A, B, C)
+    search, terms = search_of(bench, task, max_heads=3)
+    assert choose(bench, task, [], search, terms).heads == (A, B, C)
+
+
+class TestSteps:
+    def test_say_what_each_head_adds_and_what_it_costs_alone(self) -> None:
+        plan = run()
+        assert [step.head for step in plan.steps] == list(plan.heads)
+        first = plan.steps[0]
+        assert first.gain == pytest.approx(first.alone) == pytest.approx(1.0 + 0.15, abs=0.05)
+        for step in plan.steps:
+            assert f"{step.head} adds {step.gain:.2f}" in plan.why
+            assert f"({step.alone:.2f} alone)" in plan.why
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_stand_in_adds_what_it_does_not_cost_alone(self, method: str) -> None:
+        effects = {"recall": {A: 0.8, B: 2.0}, "copying": {}, "english": {}}
+        plan = run(BackupModel(effects, backups={B: A}), method=method, max_heads=2)
+        if method in ("published", "scan") and B not in plan.heads:
+            return  # they do not see it
+        assert plan.heads == (A, B)
+        principal, stand_in = plan.steps
+        assert stand_in.alone == pytest.approx(0.0, abs=1e-9)
+        assert principal.alone == pytest.approx(principal.gain)
+        # A alone costs each item 0.64 to 0.96 nats and few answers; with B out all are gone.
+        exact = 1.0 - sum(-0.5 - 0.8 * spread > -1.5 for spread in SPREADS) / len(SPREADS)
+        assert principal.alone == pytest.approx(exact + 0.1 * 0.8 * float(np.mean(SPREADS)))
+        assert stand_in.gain == pytest.approx(1.0 - exact + 0.1 * 2.0 * float(np.mean(SPREADS)))
+
+    def test_a_head_that_no_first_step_tried_is_measured_alone_inside_the_budget(self) -> None:
+        """Ten stand-ins of A: none costs anything alone, so the first step tries others."""
+        backups = {Head(layer, 6): A for layer in range(10)}
+        effects = {**FAINT, A: 0.5, **dict.fromkeys(backups, 0.6)}
+        model = BackupModel({"recall": effects, "copying": {}, "english": {}}, backups)
+        for method in ("adaptive", "gradient"):
+            memory = Memory()
+            plan = run(model, method=method, memory=memory, max_heads=4)
+            assert len(plan.heads) >= 2
+            assert masks_of(memory) + 3 * gradients_of(memory) <= most_evaluations(method, 4)
+
+
+class TestTerms:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_budget_is_never_passed(self, method: str) -> None:
+        needed = dict.fromkeys(HEADS[::3], 0.2)
+        least = {"adaptive": 37, "published": 37, "scan": 93, "greedy": 93, "gradient": 13}[method]
+        for budget in (least, least + 1, least + 30):
+            memory = Memory()
+            plan = run(target={**FAINT, **needed}, method=method, budget=budget, memory=memory)
+            spent = masks_of(memory) + 3 * gradients_of(memory)
+            assert plan.evaluations == spent <= budget
+            assert plan.heads
+
+    def test_more_budget_is_used(self) -> None:
+        needed = dict.fromkeys(HEADS[::3], 0.2)
+        few, many = (run(target={**FAINT, **needed}, budget=n, max_heads=20) for n in (50, 300))
+        assert len(few.heads) < len(many.heads)
+        assert few.evaluations <= 50 < many.evaluations
+
+    def test_when_the_time_is_up_what_was_chosen_stands(self) -> None:
+        memory = Memory()
+        plan = run(memory=memory, out_of_time=lambda: masks_of(memory) > 15, method="gradient")
+        assert plan.heads == (A, B)
+        assert masks_of(memory) <= 20
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_when_the_time_is_up_before_the_choice_that_is_said(self, method: str) -> None:
+        with pytest.raises(CapabilityAbsent, match="took all of the time") as caught:
+            run(out_of_time=lambda: True, method=method)
+        assert "--max-hours" in caught.value.hint
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_heads_whose_removal_helps_are_picked_and_no_others(self, method: str) -> None:
+        hurting = {A: -1.2, B: -1.0, C: 2.0}
+        effects = {"recall": hurting, "copying": {}, "english": {}}
+        plan = run(PlantedModel(effects, base=-2.6), method=method, sign=-1)
+        assert set(plan.heads) == {A, B}
+        assert all(step.gain > 0 for step in plan.steps)
+        recall = plan.predicted[0]
+        assert recall.edited > recall.base
+        assert "wins" in plan.why and "loss" not in plan.why
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_where_no_removal_helps_none_is_picked(self, method: str) -> None:
+        needed = {A: 2.0, B: 1.0, **dict.fromkeys(HEADS[20:30], 0.2)}
+        with pytest.raises(CapabilityAbsent, match="without which recall does better") as caught:
+            run(target=needed, method=method, sign=-1)
+        assert caught.value.exit_code == 5
+
+    def test_the_best_of_many_that_do_nothing_is_no_improvement(self) -> None:
+        class Wavers(PlantedModel):
+            """Every head moves every item this way or that, on average by nothing."""
+
+            salt = 0
+
+            def _one(self, request: Any, mask: Any, share: float) -> Any:
+                seed = zlib.crc32(f"{self.salt} {request.prompt} {mask}".encode())
+                moved = float(np.random.default_rng(seed).normal(0.0, 1.0)) if mask else 0.0
+                return Likelihood(-2.0 + moved, 0, 1)
+
+        for salt in range(4):
+            model = Wavers({"recall": {}})
+            model.salt = salt
+            with pytest.raises(CapabilityAbsent, match="without which recall does better"):
+                run(model, method="gradient", sign=-1, max_heads=1)
+
+    def test_greedy_tries_every_head_at_every_step(self) -> None:
+        memory = Memory()
+        plan = run(method="greedy", max_heads=2, memory=memory)
+        assert plan.heads == (A, B)
+        tried = {key.rpartition(" ")[2] for key in memory.entries if key.startswith("recall ")}
+        assert {str(head) for head in HEADS} <= tried
+        pairs = {",".join(map(str, sorted((A, head)))) for head in HEADS if head != A}
+        assert pairs <= tried
+
+    def test_greedy_finds_what_no_ranking_shows(self) -> None:
+        """B costs nothing while A is there, nor does any gradient at A's place show it."""
+        effects = {"recall": {A: 0.8, B: 2.0}, "copying": {}, "english": {}}
+        assert run(BackupModel(effects, {B: A}), method="greedy", max_heads=2).heads == (A, B)
+
+    @pytest.mark.parametrize("method", ["adaptive", "published", "scan", "gradient"])
+    def test_other_methods_try_ten_at_once(self, method: str) -> None:
+        search, _ = search_of(
+            Bench(PlantedModel({"recall": TARGET}), Memory()), planted_task("recall"), method=method
+        )
+        assert search.n_tries == N_TRIES == 10
+
+
+SPREADS = [0.8 + 0.4 * (n % 7) / 6 for n in range(40)]
+"""What an item of `planted_task` loses of a head's effect."""
+
+
+def masks_of(memory: Memory) -> int:
+    """Masks of the target that were measured, the empty one apart."""
+    return sum(key.startswith("recall ") and not key.endswith(" ") for key in memory.entries)
+
+
+def gradients_of(memory: Memory) -> int:
+    return sum(key.startswith("gradient recall") for key in memory.entries)

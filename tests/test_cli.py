@@ -25,7 +25,15 @@ from editor.progress import Silent
 from editor.recipe import Recipe
 from editor.records import EditPlan, Localization, Removal
 from editor.session import Options
-from fixtures import CHOSEN, make_estimates, make_manifest, make_universal, make_validation
+from fixtures import (
+    CHOSEN,
+    make_confirmation,
+    make_estimates,
+    make_format_check,
+    make_manifest,
+    make_universal,
+    make_validation,
+)
 from small import CONFIG, change_json, files_of, flip, make_base, make_gguf
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +48,7 @@ VERBS = (
     ["diff"],
     ["inspect"],
     ["sign"],
+    ["compare"],
     ["capabilities"],
     ["capabilities", "show"],
     ["run"],
@@ -193,7 +202,15 @@ class TestRemove:
         faked(True)
         found = run(*REMOVE)
         assert found.exit_code == 0
-        for part in ("recall (exact)", "95% CI", "ACCEPTED", "368,011 of", "c3c3", "runs/one"):
+        for part in (
+            "recall (exact)",
+            "95% CI",
+            "ACCEPTED",
+            "368,011 of",
+            "c3c3",
+            "runs/one",
+            "check   ",
+        ):
             assert part in found.stdout
         assert "hello red" in found.stderr
         assert "\x1b" not in found.output
@@ -228,11 +245,19 @@ class TestRemove:
         else:
             assert "NOT VALIDATED" in found.stdout
 
+    @pytest.mark.parametrize("hours", ["nan", "inf", "-inf", "0", "-1", "x"])
+    def test_hours_that_are_none_are_exit_2(self, hours: str) -> None:
+        found = run(*REMOVE, f"--max-hours={hours}")
+        assert found.exit_code == 2
+        assert "is no number above 0" in found.stderr
+
     def test_flags_become_the_recipe_and_the_options(self, faked: Any) -> None:
         fake = faked(True)
         given = "--control english --control python --max-control-drop 0.2 --max-control-drop"
         given += " english=0.05 --min-target-drop 0.9 --max-heads 3 --method published --seed 7"
         given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --device cuda"
+        given += " --budget 90 --confidence 0.9 --score exact --prior none --universal suspects"
+        given += " --improve --max-hours 1.5"
         given += " --runs r --cache c --new-run --force --trust-remote-code --offline --yes"
         assert run(*REMOVE, *given.split()).exit_code == 0
         assert fake.recipe == Recipe(
@@ -243,6 +268,12 @@ class TestRemove:
             min_target_drop=0.9,
             max_heads=3,
             method="published",
+            budget=90,
+            confidence=0.9,
+            score="exact",
+            prior="none",
+            universal="suspects",
+            improve=True,
             seed=7,
             search_items=5,
             choose_items=6,
@@ -257,6 +288,7 @@ class TestRemove:
             new_run=True,
             offline=True,
             trust_remote_code=True,
+            max_hours=1.5,
         )
         assert os.environ["HF_HUB_OFFLINE"] == "1"
 
@@ -630,13 +662,39 @@ def test_localize_shows_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:
         universal=make_universal(),
         estimates=make_estimates(),
         plan=plan,
+        format_check=make_format_check("Of the 3.2 nats 9 % is form.\x1b[2J"),
+        confirmation=make_confirmation(),
     )
     monkeypatch.setattr(pipeline, "localize", lambda *_: record)
     found = run("localize", "-c", "recall", "-m", "gpt2")
     assert found.exit_code == 0
     assert "--heads L23H4,L21H7" in found.stdout
+    assert "form    Of the 3.2 nats 9 % is form.\n" in found.stdout
+    assert "112 evaluations, and 270 of the once-a-model scan" in found.stdout
+    assert found.stdout.count("\ncheck   ") == 3 and found.stdout.isascii()
     shown = json.loads(run("localize", "-c", "recall", "-m", "gpt2", "--json").stdout)
     assert shown["heads"][0] == "L23H4"
+    assert shown["confirmation"]["interactions"][1]["kind"] == "needs_both"
+
+
+def test_every_chosen_head_stands_first_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = make_estimates()
+    last = tuple(one.head for one in found.effects[-2:])
+    plan = EditPlan(capability="recall", heads=last, predicted=(), evaluations=1, why="w")
+    record = Localization(
+        run="runs/one",
+        heads=last,
+        evaluations=112,
+        scan_evaluations=270,
+        universal=make_universal(),
+        estimates=(found,),
+        plan=plan,
+    )
+    monkeypatch.setattr(pipeline, "localize", lambda *_: record)
+    lines = run("localize", "-c", "recall", "-m", "gpt2").stdout.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("Head ")) + 2
+    assert {line.split()[0] for line in lines[start : start + 2]} == set(map(str, last))
+    assert lines[start + 2].split()[0] not in set(map(str, last))
 
 
 class TestCapabilities:
@@ -648,6 +706,20 @@ class TestCapabilities:
         }
         rows = json.loads(run("capabilities", "--json").stdout)["capabilities"]
         assert all(row["items"]["test"] > 0 for row in rows)
+        named_only = {row["name"] for row in rows if not row["default_control"]}
+        assert named_only == {"inflection", "coreference"}
+        lines = {
+            row["name"]: line
+            for row in rows
+            for line in found.stdout.splitlines()
+            if line.startswith(f"{row['name']} ")
+        }
+        assert {name for name, line in lines.items() if "if named" in line} == named_only
+        assert {name for name, line in lines.items() if " default " in line} == set(
+            lines
+        ) - named_only
+        assert len(lines) == len(rows)
+        assert "if named with --control" in run("capabilities", "show", "coreference").stdout
         shown = json.loads(run("capabilities", "show", "recall", "--json").stdout)
         assert shown["metric"] == "exact"
         assert {"prompt", "answer", "variant", "transfer"} == set(shown["examples"][0])
@@ -740,6 +812,21 @@ class TestDryRun:
         assert self.files() == before
         assert run("localize", "-c", "recall", "-m", "model", "--dry-run").exit_code == 0
 
+    def test_says_method_and_budget(self) -> None:
+        make_model(Path("model"))
+        dry = ("remove", "-c", "recall", "-m", "model", "-o", "out", "--dry-run")
+        text = run(*dry, "--method", "published", "--budget", "90", "--improve").stdout
+        for part in (
+            "published, at most 5 heads",
+            "at most 90 evaluations of recall",
+            "not looked",
+        ):
+            assert part in text
+        assert "recall, to get better" in text
+        shown = json.loads(run(*dry, "--method", "scan", "--json").stdout)
+        assert (shown["method"], shown["improve"], shown["max_heads"]) == ("scan", False, 5)
+        assert shown["evaluations"] == shown["settings"]["budget"]
+
     def test_refuses_what_a_real_run_would(self) -> None:
         make_model(Path("model"))
         dry = ("-c", "recall", "--dry-run")
@@ -755,7 +842,7 @@ class TestDryRun:
         monkeypatch.setenv("HF_HUB_CACHE", "hub")
         found = run("remove", "-c", "recall", "-m", "no/such", "-o", "out", "--dry-run")
         assert found.exit_code == 0
-        assert "not ready" in found.stdout
+        assert "not ready" in found.stdout and "None" not in found.stdout
         assert self.files() == set()
 
     def test_a_conversion_is_announced_and_not_made(self, monkeypatch: pytest.MonkeyPatch) -> None:

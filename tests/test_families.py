@@ -23,7 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import editor.model
 import tiny_families as tiny
 from editor.architecture import read_spec
-from editor.capabilities.base import Continuation
+from editor.capabilities.base import Continuation, Likelihood
 from editor.checkpoint import apply_edits
 from editor.coverage import ranges
 from editor.families import FAMILIES
@@ -259,13 +259,21 @@ def check_rows_do_not_touch(model: MaskableModel, raw: Any, masks: Sequence[Mask
 def check_layers_are_spared_rightly(
     model: MaskableModel, raw: Any, spec: ModelSpec, patch: pytest.MonkeyPatch
 ) -> None:
-    """Starting from recorded layers changes no number."""
+    """Starting from recorded layers changes no number, with zeros and with means."""
     masks: list[Mask] = [(Head(at.layer, 0),) for at in spec.layers] * 6
     requests = [Continuation("abcde", "fg"), Continuation("hgfdeb", "ca")]
     plain = MaskableModel(raw, Letters(), spec)
     plain._blocks = []
     patch.setattr(editor.model, "BATCH_TOKENS", 6 * 2 * 7)  # the masks of a layer are a batch
-    found, wanted = (one.likelihoods(requests, masks) for one in (model, plain))
+    for fill in ("zero", "mean"):
+        found, wanted = (one.likelihoods(requests, masks, fill=fill) for one in (model, plain))
+        same_likelihoods(raw, found, wanted)
+
+
+def same_likelihoods(
+    raw: Any, found: list[list[Likelihood]], wanted: list[list[Likelihood]]
+) -> None:
+    """That they are equal, to the last bit where the model allows."""
     if rounds_by_rows(raw):
         pairs = (
             (a, b) for x, y in zip(found, wanted, strict=True) for a, b in zip(x, y, strict=True)

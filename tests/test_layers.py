@@ -27,11 +27,23 @@ LAYERS: dict[int, tuple[str, ...]] = {
             "ggml_types",
             "store",
         ),
-        *("recipe", "design", "plan", "estimate", "stats", "wording"),
-        *("family", "unsupported", "coverage"),
+        *("recipe", "design", "plan", "estimate", "posterior", "responses", "stats", "wording"),
+        *("confirm_text", "confidence_text", "choice_text", "manifest_text"),
+        *("family", "unsupported", "coverage", "concentration"),
     ),
     # Formats: where the tensors lie in a file.
-    2: ("families", "layout", "coded_tensor", "ggml_layouts", "gguf_header", "card", "charts"),
+    2: (
+        "confidence",
+        "shared",
+        "families",
+        "layout",
+        "coded_tensor",
+        "ggml_layouts",
+        "gguf_header",
+        "card",
+        "charts",
+        "comparison",
+    ),
     # Where the heads lie in the tensors, and how zero is written there.
     3: (
         *(
@@ -43,16 +55,20 @@ LAYERS: dict[int, tuple[str, ...]] = {
             "stored_shape",
         ),
         *("zero_codes", "packed_codes", "ggml_codes", "restore"),
-        *("gguf", "keys", "digests", "report"),
+        *("gguf", "keys", "digests", "report", "report_parts", "finished"),
     ),
     4: ("weights", "source", "signing"),
     # Whole checkpoints, as files and as models.
-    5: ("checkpoint", "differences", "model", "recorded", "capabilities"),
-    6: ("measure", "search", "choose", "validation", "tasks"),
+    5: ("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
+    6: (
+        *("measure", "universal", "search", "adaptive", "methods", "choose", "formats"),
+        *("confirm", "validation", "tasks"),
+    ),
     7: ("session", "baking", "verification", "pipeline", "preview"),
     8: (
         *("cli", "lookups", "proof", "flags", "recipe_check"),
-        *("console", "display", "proof_text", "meters"),
+        *("console", "display", "proof_text", "compare_text", "compare_page", "meters"),
+        *("ahead_text", "capability_text"),
         *("api", "__init__", "__main__"),
     ),
 }
@@ -60,16 +76,26 @@ LAYERS: dict[int, tuple[str, ...]] = {
 # What a module may import beside the layers below it: the parts it was split into.  No cycles.
 SAME_LAYER: dict[str, tuple[str, ...]] = {
     "records": ("errors",),
+    "confirm_text": ("wording",),
+    "confidence_text": ("wording",),
+    "choice_text": ("wording",),
+    "manifest_text": ("wording",),
+    "report": ("report_parts",),
     "patching": ("direct_file",),
     "architecture": ("model_config", "projections", "quantization", "stored_shape"),
     "projections": ("model_config",),
     "gguf_spec": ("ggml_codes",),
     "quantization": ("stored_shape",),
     "zero_codes": ("packed_codes", "stored_shape"),
-    "model": ("capabilities", "recorded"),
-    "search": ("measure",),
+    "model": ("answer_form", "capabilities", "hooks", "recorded"),
+    "universal": ("measure",),
+    "search": ("measure", "universal"),
+    "adaptive": ("measure", "search"),
+    "methods": ("adaptive", "measure", "search"),
     "choose": ("measure", "search"),
-    "validation": ("measure",),
+    "confirm": ("measure",),
+    "formats": ("measure",),
+    "validation": ("formats", "measure"),
     "tasks": ("choose", "measure", "validation"),
     "baking": ("session",),
     "pipeline": ("baking", "session"),
@@ -77,16 +103,23 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "preview": ("session",),
     "console": ("meters",),
     "flags": ("console",),
-    "lookups": ("console", "display", "flags", "recipe_check"),
+    "lookups": (
+        *("capability_text", "compare_page", "compare_text"),
+        *("console", "flags", "recipe_check"),
+    ),
+    "ahead_text": ("display",),
+    "capability_text": ("display",),
     "proof": ("api", "console", "flags", "proof_text"),
     "proof_text": ("display",),
-    "cli": ("api", "console", "display", "flags", "lookups", "proof"),
+    "compare_text": ("display",),
+    "compare_page": ("compare_text",),
+    "cli": ("ahead_text", "api", "console", "display", "flags", "lookups", "proof"),
     "__init__": ("api",),
     "__main__": ("cli",),
 }
 
 HEAVY = frozenset({"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub"})
-HEAVY_ALLOWED = frozenset({"model", "recorded"})
+HEAVY_ALLOWED = frozenset({"answer_form", "hooks", "model", "recorded"})
 
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
 FILES = sorted(PACKAGE.rglob("*.py"))

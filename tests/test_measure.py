@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from editor.capabilities.base import Continuation, Generation, ItemScore, Outcome
-from editor.measure import GRADIENT_COST, Bench, Task, as_mask
+from editor.measure import GRADIENT_COST, Bench, Task, as_mask, writes
 from editor.records import Head, Item, Mask, Measurement
 from planted import HEADS, Memory, PlantedModel, planted_task
 
@@ -71,10 +72,10 @@ def test_other_items_another_order_or_another_task_are_measured_anew() -> None:
 
 def test_an_interrupted_measurement_keeps_what_was_finished() -> None:
     class Stops(PlantedModel):
-        def likelihoods(self, requests, masks):
+        def likelihoods(self, requests, masks, **how):
             if self.n_calls:
                 raise KeyboardInterrupt
-            return super().likelihoods(requests, masks)
+            return super().likelihoods(requests, masks, **how)
 
     memory, task = Memory(), planted_task("recall", 300)
     masks = [(head,) for head in HEADS[:20]]
@@ -97,6 +98,51 @@ def test_journal_lines_are_records() -> None:
     found = Measurement.model_validate_json(line)
     assert (found.mask, found.task, found.items) == ((A, B), "recall", task.digest())
     assert found.scores == scores
+
+
+class TestMeans:
+    """Masks that put a head's mean in its place are other measurements than those with zero."""
+
+    def test_the_journal_tells_the_two_apart(self) -> None:
+        memory, task = Memory(), planted_task("recall", 70)
+        model = PlantedModel(EFFECTS, mean_share=0.5)
+        bench = Bench(model, memory)
+        (base, zero), (again, mean) = (
+            bench.scores(task, [(), (A,)], fill=fill) for fill in ("zero", "mean")
+        )
+        assert again == base and model.n_calls == 3, "with nothing out there is nothing to fill"
+        lost = [np.subtract(base.logprob, one.logprob).mean() for one in (zero, mean)]
+        assert lost == pytest.approx([2.0, 1.0])
+        assert bench.scores(task, [(A,)]) == [zero]
+        assert bench.scores(task, [(A,)], fill="mean") == [mean]
+        assert model.n_calls == 3
+        key = f"recall {task.digest()[:16]} "
+        assert list(memory.entries) == [key, f"{key}L1H2", f"{key}L1H2 mean"]
+        fills = [Measurement.model_validate_json(at).fill for at in memory.entries.values()]
+        assert fills == ["zero", "zero", "mean"]
+
+    def test_both_are_counted(self) -> None:
+        bench, _ = make_bench()
+        task = planted_task("recall")
+        for fill in ("zero", "mean", "mean"):
+            bench.scores(task, [(), (A,)], fill=fill)
+        assert bench.evaluations("recall") == 2
+
+    def test_an_old_line_of_a_journal_is_one_with_zero(self) -> None:
+        memory, task = Memory(), planted_task("recall", 3)
+        make_bench(memory)[0].scores(task, [(A,)])
+        (line,) = memory.entries.values()
+        fields = json.loads(line)
+        assert fields.pop("fill") == "zero"
+        assert Measurement.model_validate(fields) == Measurement.model_validate_json(line)
+
+    def test_what_is_written_has_no_mean(self) -> None:
+        bench, model = make_bench()
+        task = replace(TestGeneration.task, items=planted_task("recall", 3).items)
+        assert writes(task) and not writes(planted_task("recall"))
+        with pytest.raises(ValueError, match="zero"):
+            bench.scores(task, [(A,)], fill="mean")
+        assert model.n_calls == 0
 
 
 def test_the_listener_hears_of_every_mask() -> None:
@@ -176,7 +222,9 @@ class TestGradients:
 class Mixed:
     """A scorer that asks for a text between two likelihoods."""
 
-    def requests(self, item: Item) -> tuple[Continuation | Generation, ...]:
+    def requests(
+        self, item: Item, among: tuple[str, ...] = ()
+    ) -> tuple[Continuation | Generation, ...]:
         generation = Generation(item.prompt, 4)
         if item.prompt.endswith(("1", "3")):  # not every item asks the same
             return (generation,)

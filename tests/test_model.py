@@ -15,7 +15,7 @@ from editor import model as model_module
 from editor import recorded as recorded_module
 from editor.capabilities.base import Continuation, Likelihood
 from editor.checkpoint import apply_edits
-from editor.errors import ModelError
+from editor.errors import CapabilityAbsent, ModelError
 from editor.model import MaskableModel
 from editor.plan import compile_edits
 from editor.recorded import Recordings, worthwhile
@@ -81,8 +81,9 @@ def assert_close(found: list[Likelihood], wanted: list[Likelihood], tolerance: f
 
 
 def forget(model: MaskableModel) -> None:
-    """Drop recorded layers: they would hide what a hook of the test does to the model."""
+    """Drop what was recorded: it would hide what a hook of the test does to the model."""
     model._recorded = Recordings(model._blocks)
+    model._means = ([], {})
     model._spares = True  # it was tried before: no test counts those passes
 
 
@@ -234,6 +235,122 @@ class TestLikelihoods:
     def test_nothing_asked_is_nothing_found(self, any_model: MaskableModel) -> None:
         assert any_model.likelihoods([], MASKS) == [[] for _ in MASKS]
         assert any_model.likelihoods(REQUESTS, []) == []
+
+
+def by_plain_hooks(
+    model: MaskableModel, requests: list[Continuation], mask: Mask
+) -> list[Likelihood]:
+    """Mean-ablation written out: one prompt at a time, one hook a layer, slices set by hand."""
+    texts = [model._tokenizer(one.prompt + one.answer).input_ids for one in requests]
+    seen: dict[int, list[torch.Tensor]] = {at.layer: [] for at, _ in model._layers}
+
+    def listen(layer: int) -> Any:
+        return lambda _module, args: seen[layer].append(args[0][0])
+
+    def fill(layer: int, head: int, width: int) -> Any:
+        mean = torch.cat(seen[layer]).mean(dim=0)[head * width : (head + 1) * width]
+
+        def hook(_module: Any, args: Any) -> Any:
+            x = args[0].clone()
+            x[:, :, head * width : (head + 1) * width] = mean
+            return (x, *args[1:])
+
+        return hook
+
+    handles = [
+        user.register_forward_pre_hook(listen(at.layer))
+        for at, users in model._layers
+        for user in users
+    ]
+    with torch.inference_mode():
+        for ids in texts:
+            model._model(input_ids=torch.tensor([ids]))
+    for handle in handles:
+        handle.remove()
+    places = {at.layer: (at, users) for at, users in model._layers}
+    handles = [
+        user.register_forward_pre_hook(fill(head.layer, head.head, places[head.layer][0].head_dim))
+        for head in mask
+        for user in places[head.layer][1]
+    ]
+    try:
+        return [reference(model, one) for one in requests]
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class TestMeans:
+    """A head that is out may have its mean output in its place."""
+
+    requests = [one for one in REQUESTS if one.prompt != "a"]  # no token spans a border
+
+    @pytest.mark.parametrize("mask", [MASK, SINGLES[5], MASKS[-1]], ids=str)
+    def test_is_what_plain_hooks_compute(self, any_model: MaskableModel, mask: Mask) -> None:
+        forget(any_model)
+        (found,) = any_model.likelihoods(self.requests, [mask], fill="mean")
+        assert_close(found, by_plain_hooks(any_model, self.requests, mask), 1e-5)
+        (zero,) = any_model.likelihoods(self.requests, [mask])
+        assert max(abs(a.logprob - b.logprob) for a, b in zip(found, zero, strict=True)) > 1e-3
+        assert_untouched(any_model)
+
+    def test_is_so_from_recorded_layers_and_in_batches_too(
+        self, any_model: MaskableModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forget(any_model)
+        runs: list[int] = []
+        (projection,) = any_model._layers[0][1]
+        monkeypatch.setattr(model_module, "BATCH_TOKENS", 60)
+        monkeypatch.setattr(model_module, "MIN_ITEMS", 2)
+        wanted = [by_plain_hooks(any_model, self.requests, mask) for mask in SINGLES[4:]]
+        any_model.likelihoods(self.requests, SINGLES)  # records
+        handle = projection.register_forward_pre_hook(lambda *_: runs.append(1))
+        found = any_model.likelihoods(self.requests, SINGLES[4:], fill="mean")
+        handle.remove()
+        assert len(runs) == 2, "the passes for the means, and none for a mask"
+        for row, want in zip(found, wanted, strict=True):
+            assert_close(row, want, 1e-5)
+
+    def test_the_means_are_taken_once_for_one_set_of_requests(
+        self, any_model: MaskableModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        passes: list[int] = []
+        whole = MaskableModel._logits_at
+        monkeypatch.setattr(
+            MaskableModel, "_logits_at", lambda *args: passes.append(1) or whole(*args)
+        )
+        forget(any_model)
+        counts = []
+        for requests, mask in (
+            (REQUESTS, MASK),
+            (REQUESTS, SINGLES[3]),
+            (REQUESTS[1:], MASK),
+            (REQUESTS[1:], ()),
+        ):
+            passes.clear()
+            any_model.likelihoods(requests, [mask], fill="mean")
+            counts.append(len(passes))
+        assert counts[:3] == [2, 1, 2]
+        assert any_model.likelihoods(REQUESTS, [()], fill="mean") == any_model.likelihoods(
+            REQUESTS, [()]
+        )
+
+    def test_a_head_that_always_says_the_same_costs_nothing(self, tmp_path: Path) -> None:
+        base = save_random(tmp_path / "base", "gpt2")
+        width, place = (
+            24 // N_HEADS,
+            2 * 24 + 24 // N_HEADS,
+        )  # of head 1 among queries, keys, values
+
+        def constant(w: torch.Tensor) -> None:
+            w[..., place : place + width] = 0
+
+        edit_weights(base, "transformer.h.1.attn.c_attn.weight", constant)
+        model, mask = open_tiny(base), (Head(1, 1),)
+        (plain,), (mean,) = (model.likelihoods(REQUESTS, [m], fill="mean") for m in ((), mask))
+        (zero,) = model.likelihoods(REQUESTS, [mask])
+        assert_close(mean, plain, 1e-5)
+        assert max(abs(a.logprob - b.logprob) for a, b in zip(zero, plain, strict=True)) > 1e-3
 
 
 class TestRecordedLayers:
@@ -417,8 +534,27 @@ class TestFaults:
         base = save_random(tmp_path / "nan", "llama")
         edit_weights(base, "model.norm.weight", lambda weight: weight.fill_(float("nan")))
         with pytest.raises(ModelError, match="not a finite number") as caught:
-            open_tiny(base).likelihoods(REQUESTS, [()])
+            open_tiny(base).likelihoods(REQUESTS, [(Head(1, 1),), ()])
         assert caught.value.exit_code == 3
+
+    @pytest.mark.parametrize("empty_too", [True, False])
+    def test_only_a_mask_that_yields_no_number_is_an_absent_capability(
+        self, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, empty_too: bool
+    ) -> None:
+        model, score = open_tiny(tiny_checkpoint), MaskableModel._score_batch
+
+        def overflows(self: Any, group: Any, masks: Any, means: Any = None) -> Any:
+            found = score(self, group, masks, means)
+            return [
+                one._replace(logprob=float("nan")) if masks[row // len(group)] else one
+                for row, one in enumerate(found)
+            ]
+
+        monkeypatch.setattr(MaskableModel, "_score_batch", overflows)
+        masks = [(Head(1, 1),), *([()] if empty_too else [])]
+        with pytest.raises(CapabilityAbsent, match="not a finite number without L1H1") as caught:
+            model.likelihoods(REQUESTS, masks)
+        assert caught.value.exit_code == 5
 
     def test_an_empty_prompt_is_a_model_error(self, any_model: MaskableModel) -> None:
         with pytest.raises(ModelError, match="empty prompt"):

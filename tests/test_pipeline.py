@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from editor import baking, capabilities, pipeline
+from editor import baking, capabilities, formats, pipeline
 from editor.baking import read_manifest
 from editor.errors import CapabilityAbsent, CheckFailed, EditorError, ModelError, UsageError
+from editor.methods import METHODS
 from editor.pipeline import localize, remove, validate
 from editor.progress import Silent
 from editor.recipe import Recipe
@@ -161,6 +162,10 @@ class TestRemove:
         assert found.evaluations <= 160
         assert found.scan_evaluations == 16
         manifest = read_manifest(out)
+        check = manifest.format_check
+        assert check is not None and check.heads == found.heads
+        assert check.whole.kind == "capability"
+        assert check.sentence in lines.said
         assert manifest.universal == (known.universal_head,)
         assert manifest.heads == found.heads and manifest.evaluations == found.evaluations
         assert manifest.validation is not None and manifest.validation.masked_vs_baked < 1e-4
@@ -168,6 +173,12 @@ class TestRemove:
         assert (Path(found.run) / "report.html").read_text() == (out / "report.html").read_text()
         for line in ("->", "run folder", "universal heads", "chosen"):
             assert any(line in said for said in lines.said)
+        checks = manifest.confirmation
+        assert (
+            checks is not None and checks.heads == found.heads and checks.mean_ablated is not None
+        )
+        assert checks.random_sets is not None and checks.random_sets.n_near == 0
+        assert "checks on the chosen heads" in lines.stages
         assert len(lines.stages) == len(set(lines.stages)) >= 5
 
         # A fresh load of what was written, with nothing of the editor's masks.
@@ -184,7 +195,7 @@ class TestRemove:
         elsewhere = options(tmp_path / "elsewhere")
         assert validate(out, str(known.folder), elsewhere, QUIET) == manifest.validation
 
-    @pytest.mark.parametrize("method", ["adaptive", "published"])
+    @pytest.mark.parametrize("method", METHODS)
     def test_localizing_twice_gives_one_plan_and_measures_nothing_new(
         self, known: Wired, tmp_path: Path, method: str
     ) -> None:
@@ -197,6 +208,75 @@ class TestRemove:
         assert journal.read_bytes() == before
         fresh = localize(recipe, options(tmp_path / "other"), QUIET)
         assert fresh.plan == first.plan and fresh.run != first.run
+        assert (first.confidence is not None) == (method == "adaptive")
+        assert [step.head for step in first.plan.steps] == list(first.heads)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_budget_holds_for_search_and_choice(
+        self, known: Wired, tmp_path: Path, method: str
+    ) -> None:
+        least = {"adaptive": 37, "published": 37, "scan": 29, "greedy": 29, "gradient": 13}[method]
+        recipe = recipe_of(known, method=method, budget=least)
+        found = localize(recipe, options(tmp_path), QUIET)
+        assert found.heads and set(found.heads) <= known.target_heads | {known.shared_head}
+        assert found.evaluations <= least
+        with pytest.raises(UsageError, match=f"at least {least} on a model of 16 heads") as caught:
+            localize(recipe_of(known, method=method, budget=least - 1), options(tmp_path), QUIET)
+        assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize("prior", ["gradient", "none"])
+    def test_universal_heads_are_found_among_suspects_without_a_scan(
+        self, known: Wired, tmp_path: Path, prior: str
+    ) -> None:
+        lines = Lines()
+        recipe = recipe_of(known, universal="suspects", prior=prior)
+        found = localize(recipe, options(tmp_path), lines)
+        assert set(found.heads) == known.target_heads
+        assert found.scan_evaluations == 0 and found.universal.heads == ()
+        assert not any("scan" in stage for stage in lines.stages)
+        assert not (tmp_path / "cache" / "universal").exists()
+
+    def test_the_confidence_is_said_and_kept(self, known: Wired, tmp_path: Path) -> None:
+        lines = Lines()
+        found = localize(recipe_of(known, budget=200), options(tmp_path), lines)
+        sure = found.confidence
+        assert sure is not None and sure.sentence in lines.said
+        assert known.target_heads <= {*sure.decided, *sure.undecided}
+        assert found.estimates[0].rivals
+        stored = json.loads((Path(found.run) / "estimate.json").read_text())
+        assert stored["confidence"] == sure.model_dump(mode="json")
+
+    def test_when_the_time_is_up_it_is_said_and_the_next_run_goes_on(
+        self, known: Wired, tmp_path: Path
+    ) -> None:
+        recipe = recipe_of(known)
+        with pytest.raises(CapabilityAbsent, match="took all of the time") as caught:
+            localize(recipe, options(tmp_path, max_hours=1e-9), QUIET)
+        assert "--max-hours" in caught.value.hint
+        lines = Lines()
+        assert set(localize(recipe, options(tmp_path), lines).heads) == known.target_heads
+        assert any("going on" in line for line in lines.said)
+
+    def test_a_model_that_no_head_holds_back_has_nothing_to_improve(
+        self, known: Wired, tmp_path: Path
+    ) -> None:
+        with pytest.raises(CapabilityAbsent, match="nothing to gain"):
+            localize(recipe_of(known, improve=True), options(tmp_path), QUIET)
+
+    def test_telling_the_form_takes_no_evaluations(
+        self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken: list[tuple[int, int]] = []
+
+        def counted(bench: Any, task: Any, *heads: Any) -> Any:
+            before = bench.evaluations(task.name)
+            found = formats.check_format(bench, task, *heads)
+            taken.append((before, bench.evaluations(task.name)))
+            return found
+
+        monkeypatch.setattr(pipeline, "check_format", counted)
+        found = localize(recipe_of(known), options(tmp_path), QUIET)
+        assert taken == [(found.evaluations, found.evaluations)]
 
     def test_the_scan_is_done_once_a_model(self, known: Wired, tmp_path: Path) -> None:
         first, second = Lines(), Lines()

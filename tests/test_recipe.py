@@ -43,6 +43,12 @@ def test_a_minimal_recipe_has_the_documented_defaults(tmp_path: Path) -> None:
         "max_control_drop": {},
         "min_target_drop": 0.5,
         "method": "adaptive",
+        "budget": None,
+        "confidence": 0.95,
+        "score": "logprob",
+        "prior": "gradient",
+        "universal": "scan",
+        "improve": False,
         "seed": 0,
         "search_items": 24,
         "choose_items": 40,
@@ -57,8 +63,9 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         "\ufeff# a comment\nname: n\ndescription: |\n  two\n  lines\nmodel: org/name@v1\n"
         "capability: recall\ncontrols: [swearing, 'arithmetic']\nmax_heads: 64\n"
         "max_control_drop: {swearing: 0.1, default: 1}\nmin_target_drop: 5e-1\n"
-        "method: published\nseed: 3\nsearch_items: 1\nchoose_items: 2\ntest_items: 3\n"
-        "dtype: float32\noutput: out/edited\n"
+        "method: published\nbudget: 90\nconfidence: 0.9\nscore: exact\nprior: none\n"
+        "universal: suspects\nimprove: true\nseed: 3\n"
+        "search_items: 1\nchoose_items: 2\ntest_items: 3\ndtype: float32\noutput: out/edited\n"
     )
     recipe = load(write(tmp_path, text))
     assert recipe.description == "two\nlines\n"
@@ -66,6 +73,11 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert recipe.max_control_drop == {"swearing": 0.1, "default": 1.0}
     assert recipe.min_target_drop == 0.5
     assert (recipe.seed, recipe.max_heads, recipe.output) == (3, 64, "out/edited")
+    assert (recipe.method, recipe.budget, recipe.confidence) == ("published", 90, 0.9)
+    assert (recipe.score, recipe.prior, recipe.universal) == ("exact", "none", "suspects")
+    assert recipe.improve is True
+    given = set(Recipe.model_fields) - {field for field in Recipe.model_fields if field in text}
+    assert not given, "a field of which this test knows nothing"
     assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
 
 
@@ -87,7 +99,20 @@ def test_a_recipe_is_frozen(tmp_path: Path) -> None:
         ("min_target_drop: .nan", ":3: min_target_drop: expected"),
         ("min_target_drop: true", ":3: min_target_drop: expected a valid number, found True"),
         ("test_items: 0", ":3: test_items: expected greater than 0"),
-        ("method: guess", ":3: method: expected 'adaptive' or 'published', found 'guess'"),
+        (
+            "method: guess",
+            ":3: method: expected 'adaptive', 'published', 'scan', 'greedy' or 'gradient', "
+            "found 'guess'",
+        ),
+        ("budget: 0", ":3: budget: expected greater than or equal to 1, found 0"),
+        ("budget: 9.5", ":3: budget: expected a valid integer, found 9.5"),
+        ("confidence: 0.4", ":3: confidence: expected greater than or equal to 0.5, found 0.4"),
+        ("confidence: 1", ":3: confidence: expected less than 1, found 1"),
+        ("confidence: .nan", ":3: confidence: expected"),
+        ("score: nats", ":3: score: expected 'logprob' or 'exact', found 'nats'"),
+        ("prior: flat", ":3: prior: expected 'gradient' or 'none', found 'flat'"),
+        ("universal: no", ":3: universal: expected 'scan' or 'suspects', found False"),
+        ("improve: 1", ":3: improve: expected a valid boolean, found 1"),
         ("dtype: int8", ":3: dtype: expected 'auto', 'bfloat16'"),
         ("output: no", ":3: output: expected a valid string, found False"),
         ("controls: recall", ":3: controls: expected a valid tuple, found 'recall'"),

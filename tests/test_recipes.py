@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from editor import capabilities
 from editor.recipe import load
 from editor.recipe_check import check
 from editor.tasks import scope
@@ -15,9 +16,8 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.y*ml"))
 
 
 def test_finds_the_recipes() -> None:
-    assert len(RECIPES) >= 3
-    names = {path.name for path in RECIPES}
-    assert {f"{one}-smollm2-135m.yaml" for one in ("recall", "copying", "arithmetic")} <= names
+    tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
+    assert {f"{name}-smollm2-135m.yaml" for name in tasks} <= {path.name for path in RECIPES}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
@@ -47,6 +47,8 @@ class TestEach:
         ("recall", 0.9, {"english": 0.05, "python": 0.1, "copying": 0.05, "arithmetic": 0.05}),
         ("copying", 0.85, {"english": 0.05}),
         ("arithmetic", 0.75, {"english": 0.1}),
+        ("inflection", 0.5, {"english": 0.05}),
+        ("coreference", 0.5, {"english": 0.05}),
     ],
 )
 def test_the_limits_are_the_promised_ones(name: str, drop: float, limits: dict[str, float]) -> None:

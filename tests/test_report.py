@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fixtures
 from editor.card import MAX_BASE_CARD_BYTES, is_hub_id, markdown_text, split_card
-from editor.charts import curve_of, grid_of, head_map
+from editor.charts import curve_of, grid_of, head_map, strip_of
 from editor.records import CurvePoint, Head, Manifest, Sample
 from editor.report import marked, render_card, render_report, results_table, strip_control
 
@@ -64,6 +64,7 @@ def evil_manifest() -> Manifest:
             "curve_task": EVIL,
         }
     )
+    check = fixtures.make_format_check(EVIL).model_copy(update={"task": EVIL})
     manifest = fixtures.make_manifest(validation=validation)
     assert manifest.settings is not None and manifest.plan is not None
     return manifest.model_copy(
@@ -77,6 +78,10 @@ def evil_manifest() -> Manifest:
             "plan": manifest.plan.model_copy(update={"why": EVIL}),
             "files": (manifest.files[0].model_copy(update={"name": EVIL}),),
             "times": {EVIL: EVIL},
+            "format_check": check,
+            "confidence": fixtures.make_confidence().model_copy(
+                update={"sentence": EVIL, "stopped": EVIL}
+            ),
         }
     )
 
@@ -119,6 +124,98 @@ def test_report_says_what_happened() -> None:
     assert "c3" * 32 in html and "368,011" in html
     assert "not measured</title>" in html
     assert "<del>Paris</del>" in html
+
+
+def test_report_tells_the_form_from_the_answer() -> None:
+    html = full_report()
+    assert "Of the 3.20 nats 9 % is lost form." in html
+    assert "9 % is lost form (95% interval 5 to 13 %): the rest is the answer itself" in html
+    row = re.search(r"<tr><th scope=\"row\">L3H1</th>.*?</tr>", html)
+    assert row is not None and "tried alone" in row[0] and ">format<" in row[0]
+    assert ">+2.900<" in row[0] and "+2.700 to +3.100" in row[0]
+    bare = fixtures.make_validation().model_copy(update={"format_loss": None})
+    manifest = fixtures.make_manifest(validation=bare)
+    without = full_report(manifest.model_copy(update={"format_check": None}))
+    assert 'id="form"' in html and 'id="form"' not in without
+
+
+def test_report_shows_the_checks_on_the_chosen_heads() -> None:
+    html = full_report()
+    section = html[html.index('id="checks"') : html.index('id="heads"')]
+    assert "1 costs more together" in section and "not an artefact of zero" in section
+    assert section.count('<tr><th scope="row">') == 3
+    assert "+0.900" in section and "+0.700 to +1.100" in section and "less together" in section
+    assert section.count('class="rdot"') == 8 + 1 and "p = 0.111" in section
+    plain = fixtures.make_manifest().model_copy(update={"confirmation": None})
+    assert 'id="checks"' not in full_report(plain)
+
+
+def test_report_of_checks_with_little_in_them() -> None:
+    found = fixtures.make_confirmation()
+    little = found.model_copy(
+        update={"interactions": (), "mean_ablated": None, "random_sets": None, "task": EVIL}
+    )
+    html = full_report(fixtures.make_manifest().model_copy(update={"confirmation": little}))
+    Page(html)
+    assert "not scored" in html and "<script" not in html
+
+
+@pytest.mark.parametrize("losses", [(0.0, 0.0), (-3.0, 9.0), (2.0, 2.0), (1e-9, 0.0)])
+def test_strip_stays_inside_its_drawing(losses: tuple[float, float]) -> None:
+    chosen, loss = losses
+    sets = fixtures.make_confirmation().random_sets
+    assert sets is not None
+    others = tuple(one.model_copy(update={"loss": loss}) for one in sets.sets)
+    strip = strip_of(sets.model_copy(update={"chosen": chosen, "sets": others}))
+    assert len(strip.random) == len(others) and len(strip.ticks) >= 2
+    for dot in (*strip.random, strip.chosen):
+        assert 0 <= dot.x <= strip.width and 0 <= dot.y <= strip.height
+    assert strip.ticks[0].at <= strip.chosen.x <= strip.ticks[-1].at
+    assert (strip.chosen.x < strip.random[0].x) == (chosen < loss)
+
+
+def test_report_says_how_sure_the_search_is() -> None:
+    manifest = fixtures.make_manifest()
+    html = render_report(
+        manifest, [fixtures.make_fitted()], fixtures.make_spec(), fixtures.make_universal()
+    )
+    Page(html)
+    assert "3 heads decided, 2 more undecided" in html[: html.index('id="results"')]
+    section = html[html.index('id="sure"') : html.index('id="steps"')]
+    for part in ("z = 3.1", "L4H4 or L4H5", "better without it", "R² 0.61", "lasso", "1 of 2"):
+        assert part in section
+    assert ">0.99<" in html and ">yes<" in html and ">no<" in html
+    bare = manifest.model_copy(update={"confidence": None})
+    without = full_report(bare)
+    assert 'id="sure"' not in without and "Probability" not in without
+
+
+def test_report_shows_what_the_others_absence_changed() -> None:
+    html = full_report()
+    section = html[html.index('id="steps"') : html.index('id="form"')]
+    assert section.count('<tr><th scope="row">') == len(fixtures.CHOSEN)
+    assert "it stands in for those before it" in section and "do the same work" in section
+
+
+def test_report_lists_universal_heads_with_their_costs() -> None:
+    html = full_report()
+    section = html[html.index('id="universal"') : html.index('id="predicted"')]
+    assert section.count('<tr><th scope="row">') == len(fixtures.UNIVERSAL)
+    assert "+0.610 (+0.595 to +0.625)" in section and "Cost on python" in section
+    manifest = fixtures.make_manifest().model_copy(update={"universal": (), "scan_evaluations": 0})
+    unscanned = fixtures.make_universal().model_copy(
+        update={"effects": (), "heads": (), "evaluations": 0}
+    )
+    html = render_report(manifest, fixtures.make_estimates(), None, unscanned)
+    assert "Universal heads were not looked for" in html
+
+
+def test_report_holds_predictions_against_measurements() -> None:
+    html = full_report()
+    section = html[html.index('id="predicted"') : html.index('id="samples"')]
+    # A loss of 97 % of the answers was predicted, of which the base has 57.5 % here.
+    assert ">−55.6<" in section and ">−56.7<" in section and ">−1.1<" in section
+    assert "inside the interval" in section
 
 
 def test_report_of_a_failure_says_so_first() -> None:
@@ -305,6 +402,7 @@ def test_card_opens_in_plain_words() -> None:
         assert words in first
     assert "`L23H4` `L21H7`" in body
     assert "editor validate . --base" in body
+    assert "Checks on questions of the choice" in body and "artefact of zero" in body
     assert body.index("\n---\n") < body.index("# SmolLM2\n")
     assert "somebody/else" not in body and "<b>markup</b>" in body
 
@@ -327,6 +425,7 @@ def test_card_of_a_bake_claims_nothing() -> None:
     front, body = card_of(fixtures.make_bake())
     assert "model-index" not in front
     assert "NOTHING WAS MEASURED" in body and "## Results" not in body
+    assert "Checks on" not in body
 
 
 def test_card_holds_no_markup_of_strangers() -> None:

@@ -144,6 +144,21 @@ class TestInterval:
         assert 0.93 <= hits / n_runs <= 0.97
 
 
+class TestShareInterval:
+    def test_covers_the_share_and_is_a_point_where_all_are_alike(self) -> None:
+        rng = np.random.default_rng(5)
+        whole = rng.uniform(1, 2, 80)
+        low, high = stats.ratio_interval(0.3 * whole, whole, items(80))
+        assert low == pytest.approx(0.3) and high == pytest.approx(0.3)
+        part = whole * rng.uniform(0, 1, 80)
+        low, high = stats.ratio_interval(part, whole, items(80))
+        assert low < part.sum() / whole.sum() < high < low + 0.3
+
+    def test_resamples_with_nothing_to_share_are_left_out(self) -> None:
+        whole = np.array([3.0, 0.0, 0.0])  # in 8 of 27 resamples nothing is left
+        assert stats.ratio_interval(whole / 2, whole, items(3)) == (0.5, 0.5)
+
+
 def test_mean_interval_is_that_of_the_change_from_nothing() -> None:
     rng = np.random.default_rng(0)
     sample = (rng.random(60) < 0.7).astype(float)

@@ -11,7 +11,7 @@ import pytest
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import CapabilityAbsent, CheckFailed
 from editor.measure import Bench
-from editor.records import Gate, Head, Mask, Result, Scores
+from editor.records import Fill, Gate, Head, Mask, Result, Scores
 from editor.validation import (
     Judged,
     check_headroom,
@@ -196,10 +196,10 @@ class Noting(PlantedModel):
         self.masks: list[Mask] = []
 
     def likelihoods(
-        self, requests: Sequence[Continuation], masks: Sequence[Mask]
+        self, requests: Sequence[Continuation], masks: Sequence[Mask], *, fill: Fill = "zero"
     ) -> list[list[Likelihood]]:
         self.masks += masks
-        return super().likelihoods(requests, masks)
+        return super().likelihoods(requests, masks, fill=fill)
 
 
 class Edited(PlantedModel):

@@ -20,6 +20,8 @@ from editor.capabilities.base import (
     split_of,
 )
 from editor.capabilities.copying import COPYING
+from editor.capabilities.coreference import COREFERENCE
+from editor.capabilities.inflection import INFLECTION
 from editor.capabilities.recall import RECALL
 from editor.capabilities.text import ENGLISH, PYTHON
 from editor.errors import UsageError, nearest
@@ -35,19 +37,26 @@ __all__ = [
     "Request",
     "Scorer",
     "TextLikelihood",
+    "default_controls",
     "get",
     "names",
     "split_of",
 ]
 
 _BUILT_IN = {
-    capability.name: capability for capability in (RECALL, ARITHMETIC, COPYING, ENGLISH, PYTHON)
+    capability.name: capability
+    for capability in (RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE, ENGLISH, PYTHON)
 }
 
 
 def names() -> tuple[str, ...]:
     """The names of the built-in capabilities: tasks first, then texts."""
     return tuple(_BUILT_IN)
+
+
+def default_controls() -> tuple[str, ...]:
+    """Those that a recipe keeps unless it names its controls; the target is none of them."""
+    return tuple(name for name in names() if get(name).default_control)
 
 
 def get(name: str) -> Capability:

@@ -18,6 +18,8 @@ class Continuation(NamedTuple):
 
     prompt: str
     answer: str
+    among: tuple[str, ...] = ()
+    """All answers of the kind, this one included, or () where there is no such class."""
 
 
 class Likelihood(NamedTuple):
@@ -29,6 +31,13 @@ class Likelihood(NamedTuple):
     """How many tokens of the answer are the model's most likely next token, given the ones before.
     When all are, greedy decoding from `prompt` yields the answer."""
     n_tokens: int
+    form: float | None = None
+    """Log-probability, in nats, that some answer of the class begins: of what all of them begin
+    with, and then of any token that one of them goes on with.  Whether the model then goes on and
+    ends as it should (stop tokens) is not in it.  None without a class, or where it is of one."""
+    first: float | None = None
+    """Log-probability of the right answer up to that token; `first - form` is that of the right
+    one among the answers."""
 
 
 class Generation(NamedTuple):
@@ -49,12 +58,17 @@ class ItemScore(NamedTuple):
     exact: float
     logprob: float
     n_tokens: int
+    form: float | None = None
+    """`Likelihood.form`, where the item has one."""
+    first: float | None = None
 
 
 class Scorer(Protocol):
     """Turns an item into requests to a model, and the outcomes into a score."""
 
-    def requests(self, item: Item) -> tuple[Request, ...]: ...
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        """What to ask the model; `among` are all answers of the item's capability."""
+        ...
 
     def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore: ...
 
@@ -62,14 +76,14 @@ class Scorer(Protocol):
 class AnswerLikelihood:
     """One continuation an item: exact when every token of the answer is the greedy one."""
 
-    def requests(self, item: Item) -> tuple[Request, ...]:
-        return (Continuation(item.prompt, item.answer),)
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return (Continuation(item.prompt, item.answer, among),)
 
     def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
         (outcome,) = outcomes
         assert isinstance(outcome, Likelihood)
         exact = float(outcome.n_greedy == outcome.n_tokens)
-        return ItemScore(exact, outcome.logprob, outcome.n_tokens)
+        return ItemScore(exact, outcome.logprob, outcome.n_tokens, outcome.form, outcome.first)
 
 
 class TextLikelihood(AnswerLikelihood):
@@ -109,11 +123,20 @@ class Capability:
     licence: str
     make_items: Callable[[], tuple[Item, ...]]
     scorer: Scorer
+    default_control: bool = True
+    """Whether a recipe that names no controls keeps it: each further one costs every run time."""
 
     @cached_property
     def all_items(self) -> tuple[Item, ...]:
         """All items in their fixed order."""
         return self.make_items()
+
+    @cached_property
+    def answers(self) -> tuple[str, ...]:
+        """The different answers of all items, in their order; none for a text."""
+        if self.kind == "text":
+            return ()
+        return tuple(dict.fromkeys(item.answer for item in self.all_items))
 
     def items(self, split: Split, *, transfer: bool = False) -> tuple[Item, ...]:
         """The items of one split, in their fixed order, with or without the transfer form."""

@@ -6,12 +6,11 @@ two ways, and those whose capital repeats the place's name: there, copying would
 
 from __future__ import annotations
 
-import csv
-from importlib.resources import files
 from typing import NamedTuple
 
 from editor.capabilities.base import AnswerLikelihood, Capability
 from editor.capabilities.stable import stable_shuffle
+from editor.capabilities.table import in_turn, rows
 from editor.records import Item
 
 
@@ -58,35 +57,23 @@ PHRASINGS = (
 
 def places() -> tuple[Place, ...]:
     """The table, in its own order."""
-    text = files("editor.capabilities").joinpath("data/capitals.tsv").read_text(encoding="utf-8")
-    # QUOTE_NONE: an apostrophe or a quotation mark in a name is only a character.
-    rows = csv.reader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
-    next(rows)
-    return tuple(Place(*row) for row in rows)
+    return tuple(Place(*row) for row in rows("capitals.tsv"))
 
 
 def _asked(phrasings: tuple[Phrasing, ...]) -> list[Item]:
-    """Every place in every phrasing, so that the first n items are n places, phrasings mixed.
-
-    The order goes round by round through all places; each round, a place moves to its next
-    phrasing.  Hence a run that takes only some items loses phrasings of a place, not places.
-    """
+    """Every place in every phrasing, in turn."""
     # Mixed, because the table goes by kind and the first items would all be countries.
     table = stable_shuffle(places(), "recall", lambda place: place.name)
-    items: list[Item] = []
-    for turn in range(len(phrasings)):
-        for index, place in enumerate(table):
-            phrasing = phrasings[(index + turn) % len(phrasings)]
-            items.append(
-                Item(
-                    key=place.name,
-                    prompt=phrasing.prompt(place.name),
-                    answer=f" {place.capital}",
-                    variant=phrasing.variant,
-                    transfer=phrasing.transfer,
-                )
-            )
-    return items
+    return [
+        Item(
+            key=place.name,
+            prompt=phrasing.prompt(place.name),
+            answer=f" {place.capital}",
+            variant=phrasing.variant,
+            transfer=phrasing.transfer,
+        )
+        for place, phrasing in in_turn(table, phrasings)
+    ]
 
 
 def _items() -> tuple[Item, ...]:

@@ -1,0 +1,139 @@
+"""How sure a search is of its heads, in plain sentences and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from editor.records import Confidence, Confirmation, Estimate, Head
+from editor.wording import one_line
+
+MAX_NAMES = 8
+MAX_GROUPS = 5
+RIVAL_COLUMNS = ("Estimator", "Its first heads", "Of these decided")
+
+
+def sentence(found: Confidence, *, improve: bool = False) -> str:
+    """`5 heads decided at 95 % (L1H2, ...), 2 more undecided (...) after 62 masks in 6 rounds`."""
+    decided = f"{_decided(found, improve)} at {_level(found)}{_bracketed(found.decided)}"
+    undecided = f"{_undecided(found)}{_bracketed(found.undecided)}"
+    rounds = f"{found.rounds} round{'' if found.rounds == 1 else 's'}"
+    return f"{decided}, {undecided} after {found.evaluations} masks in {rounds}"
+
+
+def summary(found: Confidence, confirmation: Confirmation | None, *, improve: bool = False) -> str:
+    """How sure the search was, then how sure the chosen heads are: two sets of heads.
+
+    `5 heads decided, 2 more undecided; of 4 chosen 3 surely matter alone, 0 of 20 random sets of
+    the same layers come near`.
+    """
+    said = f"{_decided(found, improve)}, {_undecided(found)}"
+    parts: list[str] = []
+    if confirmation and confirmation.alone and not improve:
+        sure = sum(one.low > 0 for one in confirmation.alone)
+        verb = "matters" if sure == 1 else "matter"
+        parts.append(f"of {len(confirmation.alone)} chosen {sure} surely {verb} alone")
+    sets = confirmation.random_sets if confirmation else None
+    if sets is not None:
+        come = "comes" if sets.n_near == 1 else "come"
+        parts.append(
+            f"{sets.n_near} of {len(sets.sets)} random sets of the same layers {come} near"
+        )
+    return "; ".join([said, ", ".join(parts)]) if parts else said
+
+
+def sentences(found: Confidence, *, improve: bool = False) -> list[str]:
+    """All that is known of a search's certainty: one sentence for each kind of doubt."""
+    first = found.sentence[:1].upper() + found.sentence[1:]
+    said = [
+        f"{first}. The search stopped because {one_line(found.stopped)}.",
+        f"No head passes z = {found.chance_z:.1f} by chance in 19 of 20 searches; a head is "
+        f"decided when it does, and matters with a probability of at least {_level(found)}.",
+    ]
+    if found.not_ruled_out:
+        one = found.not_ruled_out == 1
+        said.append(
+            f"{found.not_ruled_out} other head{'' if one else 's'} could, by "
+            f"{'its interval' if one else 'their intervals'}, matter as much as the least of those "
+            "decided."
+        )
+    if found.groups:
+        listed = "; ".join(" or ".join(map(str, group)) for group in found.groups[:MAX_GROUPS])
+        more = len(found.groups) - MAX_GROUPS
+        said.append(
+            f"The masks cannot tell the heads of a group apart: {listed}"
+            f"{f' (and {more} more groups)' if more > 0 else ''}."
+        )
+    if found.helped:
+        heads, verb = names(found.helped), "is" if len(found.helped) == 1 else "are"
+        said.append(
+            f"{heads} {verb} decided as well, but the task needs {_them(found.helped)}."
+            if improve
+            else f"{heads} {verb} decided as well, but the task does better without "
+            f"{_them(found.helped)}."
+        )
+    return said
+
+
+def rival_rows(estimate: Estimate) -> list[tuple[str, str, str]]:
+    """Estimator, its first heads, how many of them are decided."""
+    decided = {one.head for one in estimate.effects if one.decided}
+    return [
+        (
+            one_line(one.solver),
+            ", ".join(map(str, one.heads)) or "none",
+            f"{sum(head in decided for head in one.heads)} of {len(one.heads)}",
+        )
+        for one in estimate.rivals
+    ]
+
+
+def scan_text(heads: Sequence[Head], n_scanned: int | None) -> str:
+    """Which heads all text needs, or that nobody looked.
+
+    Args:
+        n_scanned: heads that were tried alone on every text; None where nothing was searched.
+    """
+    if n_scanned is None:
+        return ""
+    if n_scanned:
+        if not heads:
+            return f"None of {n_scanned} heads is needed by all text."
+        return f"Kept out of the search, since all text needs them: {', '.join(map(str, heads))}."
+    if not heads:
+        return (
+            "Universal heads were not looked for: no scan was made, so heads that all text needs "
+            "may be among those that were found."
+        )
+    return (
+        "Universal heads were not looked for among all heads. Of those that the search came upon, "
+        f"all text needs {', '.join(map(str, heads))}; they were set apart."
+    )
+
+
+def names(heads: Sequence[Head]) -> str:
+    """The first heads by name, and how many there are beside them."""
+    shown = ", ".join(map(str, heads[:MAX_NAMES]))
+    return shown + (f" and {len(heads) - MAX_NAMES} more" if len(heads) > MAX_NAMES else "")
+
+
+def _decided(found: Confidence, improve: bool) -> str:
+    n = len(found.decided)
+    kind = "hindering head" if improve else "head"
+    return f"{n or 'no'} {kind}{'' if n == 1 else 's'} decided"
+
+
+def _undecided(found: Confidence) -> str:
+    more = " more" if found.decided else ""
+    return f"{len(found.undecided)}{more} undecided" if found.undecided else "none undecided"
+
+
+def _bracketed(heads: Sequence[Head]) -> str:
+    return f" ({names(heads)})" if heads else ""
+
+
+def _them(heads: Sequence[Head]) -> str:
+    return "it" if len(heads) == 1 else "them"
+
+
+def _level(found: Confidence) -> str:
+    return f"{100 * found.level:g} %"

@@ -1,0 +1,178 @@
+"""What a manifest says of its edit in words: headline, what was done, what it cost, its limits."""
+
+from __future__ import annotations
+
+import shlex
+
+from editor.records import Manifest, Result
+from editor.wording import (
+    METRIC_NAMES,
+    change_text,
+    interval_text,
+    last_part,
+    one_line,
+    value_text,
+)
+
+
+def model_name(manifest: Manifest) -> str:
+    """The last part of the base's name."""
+    return last_part(manifest.base)
+
+
+def improves(manifest: Manifest) -> bool:
+    """Whether the capability was to get better, not to go."""
+    return manifest.settings is not None and manifest.settings.improve
+
+
+def capability_name(manifest: Manifest) -> str | None:
+    """What was removed (or improved), or None when heads were given without a purpose."""
+    if manifest.settings is not None:
+        return one_line(manifest.settings.capability)
+    return None if manifest.plan is None else one_line(manifest.plan.capability)
+
+
+def headline(manifest: Manifest) -> str:
+    """What was done, as a title."""
+    model, capability = model_name(manifest), capability_name(manifest)
+    if capability is None:
+        return f"{model} with {_heads(manifest)} zeroed, not measured"
+    aim = "do better at" if improves(manifest) else "remove"
+    if manifest.validation is None:
+        return f"NOT VALIDATED: {model} with {_heads(manifest)} zeroed to {aim} {capability}"
+    if not manifest.validation.accepted:
+        return f"NOT VALIDATED: {model} edited to {aim} {capability}"
+    target = target_result(manifest)
+    if improves(manifest):
+        return f"{model} that {_better(target)} at {capability}"
+    lost = 1.0 if target is None or not target.base else -target.change / target.base
+    how = "removed" if lost >= 0.9 else f"reduced by {100 * lost:.0f} %"
+    return f"{model} with {capability} {how}"
+
+
+def removal_text(manifest: Manifest, n_heads: int | None = None) -> str:
+    """What was removed and how well, in one or two sentences; `n_heads` is the model's number."""
+    of_all = "" if n_heads is None else f" of the model's {n_heads:,}"
+    done = f"{_heads(manifest)}{of_all} {_were(len(manifest.heads))} set to zero"
+    target = target_result(manifest)
+    if target is None:
+        return f"{done}. Nothing was measured: what this removed, and what it cost, is not known."
+    return (
+        f"{done}. {_subject(target)} went from {value_text(target.base, target.metric)} to "
+        f"{value_text(target.edited, target.metric)} on {target.n} questions that the search had "
+        f"not seen ({_change_phrase(target)})."
+    )
+
+
+def cost_text(manifest: Manifest) -> str:
+    """What the edit cost, in a few sentences: controls that broke their limit come first."""
+    judged = control_results(manifest)
+    if not judged:
+        return "No other ability was measured against a limit, so what else it cost is not known."
+    passed = sum(result.gate == "pass" for result in judged)
+    text = f"Of {len(judged)} other measurements with a limit, {passed} stayed within it" + (
+        " with their whole interval." if passed else "."
+    )
+    worst = [result for result in judged if result.gate != "pass"]
+    for result in worst or judged[:4]:
+        reading = {"fail": "outside its limit", "unsure": "not certain", "floor": "cannot be told"}
+        note = reading.get(result.gate)
+        text += f" {one_line(result.task)}: {_change_phrase(result)}{f', {note}' if note else ''}."
+    return text
+
+
+def target_result(manifest: Manifest) -> Result | None:
+    """The row that the verdict rests on: the first target with a limit, or the first target."""
+    results = () if manifest.validation is None else manifest.validation.results
+    targets = [result for result in results if result.role == "target"]
+    return next((at for at in targets if at.limit is not None), next(iter(targets), None))
+
+
+def control_results(manifest: Manifest) -> list[Result]:
+    """The controls that have a limit."""
+    results = () if manifest.validation is None else manifest.validation.results
+    return [at for at in results if at.role == "control" and at.limit is not None]
+
+
+def what_text(manifest: Manifest) -> str:
+    """What the edited model is, after the base's name."""
+    tried = manifest.validation is not None and not manifest.validation.accepted
+    if improves(manifest):
+        capability = capability_name(manifest)
+        what = f"heads zeroed without which it {_better(target_result(manifest))} at"
+        if tried:
+            what = "heads zeroed in an attempt to do better at"
+        return f"with {what} {capability}."
+    attempt = "after an attempt to take one ability out of its weights."
+    return attempt if tried else "with one ability taken out of its weights."
+
+
+def not_shown(manifest: Manifest) -> list[str]:
+    """What the numbers must not be taken for, as sentences."""
+    improve = improves(manifest)
+    lost = "the gain survives fine-tuning" if improve else "fine-tuning brings the ability back"
+    lines = [
+        f"Zeroed heads can be trained again. Whether {lost} was not tested.",
+        "Requantizing, merging and adapters change the weights again; what is said here holds for "
+        "these files only.",
+    ]
+    if manifest.validation is None:
+        return ["Nothing was measured, so nothing is known of what the edit does.", *lines]
+    other = "need not gain." if improve else "may still bring out what was removed."
+    return [
+        "It is a measurement on the tasks listed, not a guarantee: another wording, language or "
+        f"task {other}",
+        "An ability that is not in the table may have changed unnoticed.",
+        "The intervals cover the choice of questions, not the choice of tasks or of the seed.",
+        *lines,
+    ]
+
+
+def commands(manifest: Manifest) -> list[tuple[str, str]]:
+    """What to type to check and to repeat the edit: pairs of a purpose and a command."""
+    base = one_line(manifest.model)
+    if manifest.model == manifest.base and "/" not in base:
+        base = f"PATH/TO/{base}"  # a local folder, of which only the name is recorded
+    if manifest.revision and "/" in base and "@" not in base:
+        base += f"@{one_line(manifest.revision)}"
+    base = shlex.quote(base)
+    heads = ",".join(map(str, manifest.heads))
+    return [
+        ("Compare every byte with the base", f"editor verify . --base {base}"),
+        (
+            "Measure it again, against the base",
+            f"editor validate . --base {base}"
+            + ("" if manifest.settings else " --capability CAPABILITY"),
+        ),
+        (
+            "Write the same files again",
+            f"editor bake --model {base} --heads {heads} --output again",
+        ),
+    ]
+
+
+def _better(target: Result | None) -> str:
+    """As sure as the measurement."""
+    return "does better" if target is None or target.gate == "pass" else "may do better"
+
+
+def _heads(manifest: Manifest) -> str:
+    n = len(manifest.heads)
+    return f"{n} attention head{'' if n == 1 else 's'}"
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def _subject(result: Result) -> str:
+    task = one_line(result.task)
+    if result.metric == "exact":
+        return f"Right answers on {task}"
+    return f"The log-probability of {task} ({METRIC_NAMES[result.metric].split(', ')[1]})"
+
+
+def _change_phrase(result: Result) -> str:
+    unit = {"exact": "points", "logprob": "nats", "nats_per_token": "nats a token"}[result.metric]
+    change = change_text(result.change, result.metric)
+    return f"{change} {unit}, 95% interval {interval_text(result.ci, result.metric)}"
