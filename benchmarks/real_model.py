@@ -38,7 +38,7 @@ from editor.measure import Bench, as_mask
 from editor.methods import METHODS, search_budget
 from editor.progress import Silent
 from editor.recipe import make_recipe
-from editor.records import Head, Item, Scores, UniversalHeads
+from editor.records import Head, Scores, UniversalHeads
 from editor.search import Job, measure_rows
 from editor.session import Options, loaded_bench, open_model, universal_file
 from editor.store import Journal
@@ -147,12 +147,7 @@ def losses_of(row: Judged, base: Scores, masked: Scores) -> Losses:
     after, _ = stats.values(masked, "nats_per_token" if text else "exact")
     worse = after - before if text else before - after
     below = before if row.role == "target" else weights * (row.limit or 1.0)
-    return Losses(worse, below, _clusters(row.task.items))
-
-
-def _clusters(items: Sequence[Item]) -> np.ndarray:
-    keys = {key: n for n, key in enumerate(dict.fromkeys(item.key for item in items))}
-    return np.array([keys[item.key] for item in items])
+    return Losses(worse, below, stats.clusters_of(row.task.items))
 
 
 def judge(target: Losses, controls: Sequence[Losses], seed: int | None) -> tuple[float, ...]:

@@ -56,7 +56,7 @@ def form_loss(
     first = form + right
     later = np.subtract(base.logprob, masked.logprob) - first
     form_ci, right_ci, first_ci = (
-        stats.mean_interval(tuple(one.tolist()), items, seed=seed) for one in (form, right, first)
+        stats.mean_interval(one, items, seed=seed) for one in (form, right, first)
     )
     low, high, share = None, None, None
     if first_ci[0] > 0 and first.mean() >= LEAST:

@@ -25,7 +25,7 @@ N_SWEEPS = 40
 """Rounds over the single effects at most."""
 SETTLED = 1e-3
 """Largest change of a fitted value, in standard deviations, at which sweeping ends."""
-SIZES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+SIZES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Standard deviations of an effect that are tried, in those of the scores."""
 SPREADS = (0.0, 0.03, 0.1, 0.3, 0.6)
 """Shares of the scores' variance that background and misfit are tried at."""
@@ -110,19 +110,17 @@ def fit(
     shares = np.ones(n_units) if prior is None else prior
     _check(X, y, known, shares)
     pi = shares / shares.sum()
-    likely = np.zeros(n_units, dtype=bool)
-    sums: _Sums | None = None
-    variances = Variances(known, 0.0, 0.0)
-    for _ in range(2):  # the variances, then the effects, then both once more
+
+    def given(likely: NDArray[np.bool_]) -> tuple[Variances, Whitened, _Sums]:
         variances = estimate_variances(X, y, known, fixed=X[:, likely])
         white = whiten(X, y, variances, fixed_terms(X))
-        sums = _sweep(white, pi, n_effects)
-        likely = sums.inclusion() >= LIKELY
-    assert sums is not None
+        return variances, white, _sweep(white, pi, n_effects)
+
+    _, _, first = given(np.zeros(n_units, dtype=bool))
+    variances, white, sums = given(first.inclusion() >= LIKELY)
     effects = sums.effects()
     rest = y - X @ effects
     terms = np.linalg.lstsq(fixed_terms(X), rest, rcond=None)[0]
-    white = whiten(X, y, variances, fixed_terms(X))
     return Posterior(
         effects=effects,
         inclusion=sums.inclusion(),
@@ -275,14 +273,19 @@ def _single(
     The prior's size is the one under which the data are likeliest; size 0 is no effect at all.
     """
     best, found = 0.0, (np.zeros_like(estimate), np.zeros_like(estimate))
-    for size in sizes[1:]:
+    for size in sizes:
         logs = log_prior + log_bayes(estimate, variance, size**2)
-        top = float(logs.max())
-        evidence = top + float(np.log(np.exp(logs - top).sum()))
+        evidence = log_sum(logs)
         if evidence > best:
             shrunk = estimate * size**2 / (size**2 + variance)
             best, found = evidence, (np.exp(logs - evidence), shrunk)
     return found
+
+
+def log_sum(logs: Array) -> float:
+    """The logarithm of the sum of what these are the logarithms of."""
+    top = float(logs.max())
+    return top + float(np.log(np.exp(logs - top).sum()))
 
 
 def log_bayes(estimate: Array, variance: Array, size2: float | Array) -> Array:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from editor.errors import CapabilityAbsent
 from editor.records import Item, Scores, View
+from editor.stats import clusters_of
 
 Array = NDArray[np.float64]
 
@@ -51,8 +52,7 @@ def respond(
     Raises:
         CapabilityAbsent: a score is not a number.
     """
-    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}
-    clusters = np.array([keys[item.key] for item in items], dtype=np.int64)
+    clusters = clusters_of(items)
     rows = [list(getattr(one, view)) for one in (base, *masked)]
     for number, row in enumerate(rows):
         if not np.isfinite(row).all():

@@ -23,6 +23,7 @@ from editor.posterior import (
     Array,
     fixed_terms,
     log_bayes,
+    log_sum,
     root_of,
     triangular_solve,
 )
@@ -77,7 +78,7 @@ def fit(X: Array, Y: Array, *, n_effects: int = N_EFFECTS + 4) -> Shared:
             others = total - fitted[one]
             estimate = white_X.T @ (white_Y - others) / weight[:, None]
             alpha[one], load[one], mean[one] = _single(
-                estimate, 1.0 / weight[:, None], spread * np.asarray(SIZES[1:])
+                estimate, 1.0 / weight[:, None], spread * np.asarray(SIZES)
             )
             fitted[one] = white_X @ (alpha[one][:, None] * load[one] * mean[one])
             total = others + fitted[one]
@@ -148,8 +149,7 @@ def _single(
         bayes = log_bayes(estimate, variance, size**2)
         either = np.logaddexp(0.0, bayes) - np.log(2.0)
         logs = either.sum(axis=1) - np.log(n_units)
-        top = float(logs.max())
-        evidence = top + float(np.log(np.exp(logs - top).sum()))
+        evidence = log_sum(logs)
         if evidence > best:
             load = np.exp(bayes - np.log(2.0) - either)
             shrunk = estimate * size**2 / (size**2 + variance)

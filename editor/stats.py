@@ -86,11 +86,17 @@ def ratio_interval(
     return float(low), float(high)
 
 
+def clusters_of(items: Sequence[Item]) -> NDArray[np.int64]:
+    """Which items are about the same thing, numbered by first appearance; int64 (n_items,)."""
+    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}
+    return np.array([keys[item.key] for item in items], dtype=np.int64)
+
+
 def _resampled(parts: Sequence[Array], items: Sequence[Item], seed: int) -> list[Array]:
     """Sums of each part over resamples of the items; each float64 (N_BOOT,)."""
-    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}
-    cluster = np.array([keys[item.key] for item in items])
+    cluster = clusters_of(items)
+    n = int(cluster.max()) + 1
     rng = np.random.default_rng(seed)
-    draws = rng.multinomial(len(keys), np.full(len(keys), 1 / len(keys)), size=N_BOOT)
-    sums: list[Array] = [np.bincount(cluster, part, len(keys)).astype(np.float64) for part in parts]
+    draws = rng.multinomial(n, np.full(n, 1 / n), size=N_BOOT)
+    sums: list[Array] = [np.bincount(cluster, part, n).astype(np.float64) for part in parts]
     return [draws @ one for one in sums]

@@ -76,6 +76,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
 # What a module may import beside the layers below it: the parts it was split into.  No cycles.
 SAME_LAYER: dict[str, tuple[str, ...]] = {
     "records": ("errors",),
+    "responses": ("stats",),
     "confirm_text": ("wording",),
     "confidence_text": ("wording",),
     "choice_text": ("wording",),
