@@ -15,7 +15,7 @@ from editor.measure import GRADIENT_COST
 from editor.posterior import Posterior
 from editor.records import Confidence, Design, Estimate, Head, HeadEffect, Scores
 from editor.responses import Response, at_fitted, require_signal, respond
-from editor.search import N_TRIES, Job, by_gradient, interleave, rivals
+from editor.search import N_TRIES, Job, by_gradient, interleave, rivals, scores_in_time
 
 Array = NDArray[np.float64]
 
@@ -30,8 +30,8 @@ MOST_ROUNDS_OVER_ALL, MOST_MASKS_A_ROUND = 12, 100
 """However large the budget: more before looking is wasted where a few heads are plain."""
 FEWEST_POOLED = 4
 """Heads below which there is nothing to pool."""
-CHUNK = 8
-"""Masks between two looks at the clock."""
+SHARE_OF_TIME = 0.5
+"""What the search may take of a run's time: the choice takes as many evaluations, on more items."""
 SURE_ALONE = 2.0
 """Standard errors over the items by which a head alone must cost something, to be decided."""
 LEAST_ROUND = 4
@@ -147,16 +147,13 @@ class AdaptiveSearch:
 
     def _measure(self, rows: Design) -> Reading:
         """Measure one more round and read all of them; once the time is up, only its beginning."""
-        job, done = self._job, 0
-        while done < len(rows.rows) and not (done and job.out_of_time()):
-            chunk = [job.mask(row) for row in rows.rows[done : done + CHUNK]]
-            self._scores += job.bench.scores(job.task, chunk)
-            done += len(chunk)
-        self._designs.append(rows.model_copy(update={"rows": rows.rows[:done]}))
-        first = len(self._scores) - done
-        for place, row in enumerate(rows.rows[:done], first):
-            if len(row) == 1:
-                self._alone[row[0]] = self._scores[place]
+        job = self._job
+        masks = [job.mask(row) for row in rows.rows]
+        found = scores_in_time(job.bench, job.task, masks, self._out_of_time)
+        done = rows.rows[: len(found)]
+        self._scores += found
+        self._designs.append(rows.model_copy(update={"rows": done}))
+        self._alone |= {row[0]: one for row, one in zip(done, found, strict=True) if len(row) == 1}
         X = design.matrix(self._designs)
         response = respond(self._base, self._scores, job.task.items, job.view)
         require_signal(response, job.task.name)
@@ -172,6 +169,9 @@ class AdaptiveSearch:
             confidence.intervals(X, response, post),
             confidence.largest_by_chance(X, response.losses, rounds, post, seed=job.seed),
         )
+
+    def _out_of_time(self) -> bool:
+        return self._job.out_of_time(SHARE_OF_TIME)
 
     def _open(self) -> list[int]:
         """Units that may be removed."""
@@ -282,8 +282,8 @@ class AdaptiveSearch:
         if len(decided) >= job.max_heads and not self._undecided() and not self._not_ruled_out():
             heads = "1 head is" if len(decided) == 1 else f"{len(decided)} heads are"
             return f"{heads} decided, as many as may be removed, and no other comes near"
-        if job.out_of_time():
-            return "the time is up"
+        if self._out_of_time():
+            return "its share of the time is over"
         provable = self._unproven() and self._spent() < job.budget
         if not provable and self._room() < LEAST_ROUND:
             return f"the budget of {job.budget} evaluations is spent"

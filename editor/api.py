@@ -97,7 +97,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         force: replace an output folder that the editor wrote.
         allow_partial: go on with a model of which only some layers have heads to zero.
         trust_remote_code: run Python code that comes with the model.
-        max_hours: measure no more candidates once the run took so long.
+        max_hours: measure no more candidates once the run took so long; the search gets half of it.
         progress: hears of stages and finished masks; by default nobody does.
 
     Returns:

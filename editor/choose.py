@@ -14,7 +14,7 @@ from editor.errors import CapabilityAbsent
 from editor.measure import GRADIENT_COST, Bench, Task, as_mask
 from editor.records import Added, EditPlan, Head, Mask, Metric, Predicted, Scores
 from editor.responses import item_losses
-from editor.search import N_TRIES, Search, interleave
+from editor.search import N_TRIES, Search, interleave, scores_in_time
 
 N_BATCHES = 2
 """How often as many are tried while none of those can be removed."""
@@ -63,6 +63,7 @@ class _Judge:
     controls: Sequence[Control]
     base: Mapping[str, Scores]
     sign: Literal[1, -1]
+    out_of_time: Callable[[], bool]
 
     def losses(self, masks: Sequence[Mask]) -> NDArray[np.float64]:
         """What each mask does to each item of the target; float64 (n_masks, n_items).
@@ -76,6 +77,10 @@ class _Judge:
         exact = [np.subtract(base.exact, one.exact) for one in found]
         nats = [item_losses(base, one) for one in found]
         return self.sign * (np.asarray(exact) + SHARE_A_NAT * np.asarray(nats))
+
+    def in_time(self, masks: Sequence[Mask]) -> bool:
+        """Measure the masks of the target; whether the time is enough for all."""
+        return len(masks) == len(scores_in_time(self.bench, self.target, masks, self.out_of_time))
 
     def nearly_gone(self, chosen: Sequence[Head]) -> bool:
         """Whether hardly any right answer is left with these heads out."""
@@ -111,7 +116,7 @@ def choose(
     ordered = sorted(controls, key=lambda control: control.task.capability.kind != "text")
     tasks = [target, *(control.task for control in ordered)]
     base = {task.name: bench.scores(task, [()])[0] for task in tasks}
-    judge = _Judge(bench, target, ordered, base, terms.sign)
+    judge = _Judge(bench, target, ordered, base, terms.sign, terms.out_of_time)
     chosen: list[Head] = []  # in the order of choice
     refused: dict[Head, str] = {}
     gains: dict[Head, float] = {}
@@ -144,6 +149,8 @@ def choose(
         chosen.append(best)
         added[best] = gains[best]
     left_out = [f"{head} left out: {why}" for head, why in refused.items()]
+    if len(chosen) < terms.max_heads and terms.out_of_time():
+        left_out.append("the time was up before another head could be chosen")
     if not chosen:
         raise _nothing_found(target.name, gains, left_out, terms)
     unknown = [head for head in chosen if head not in alone]
@@ -207,7 +214,10 @@ def _step(
         The one to add, or None when none adds anything inside the limits; what each adds.
     """
     masks = {head: as_mask([*chosen, head]) for head in tried}
-    now, *losses = judge.losses([as_mask(chosen), *masks.values()])
+    asked = [as_mask(chosen), *masks.values()]
+    if not judge.in_time(asked):  # the best may be among those that are not measured
+        return None, {}
+    now, *losses = judge.losses(asked)
     by_item = {head: loss - now for head, loss in zip(tried, losses, strict=True)}
     gains = {head: float(each.mean()) for head, each in by_item.items()}
     for head in sorted(tried, key=lambda head: -gains[head]):

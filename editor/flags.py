@@ -331,7 +331,7 @@ MAX_HOURS = flag(
     type=Hours(),
     metavar="X",
     says="no limit",
-    help="Measure no more candidates once the run took so long.",
+    help="Measure no more candidates once the run took so long; the search gets half of it.",
 )
 SEARCH_ITEMS = flag(
     "--search-items", group="Search", type=int, says="24", help="Questions for the search."

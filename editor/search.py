@@ -9,14 +9,17 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 
 from editor import design, estimate
+from editor.errors import CapabilityAbsent
 from editor.measure import Bench, Task, as_mask
-from editor.records import Confidence, Design, Estimate, Head, Prior, Rival, View
+from editor.records import Confidence, Design, Estimate, Head, Mask, Prior, Rival, Scores, View
 from editor.responses import Response, require_signal, respond
 from editor.universal import measure_singles
 
 N_TRIES = 10
 """Candidates that the choice tries at once."""
 N_RIVAL_HEADS = 5
+CHUNK = N_TRIES + 1
+"""Masks between two looks at the clock: a step of the choice is finished once it is begun."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Job:
     is_universal: Callable[[Head], bool] | None = None
     """Asked of heads that look strong, where universal heads are not known beforehand; an answer
     costs an evaluation."""
-    out_of_time: Callable[[], bool] = lambda: False
+    out_of_time: Callable[[float], bool] = lambda share: False
+    """Whether that share of the run's time is over."""
 
     @property
     def units(self) -> list[int]:
@@ -131,7 +135,9 @@ class ScanSearch:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._found = singles_of(job, [job.heads[unit] for unit in job.units])
+        heads = [job.heads[unit] for unit in job.units]
+        scores_of_all(job, [(head,) for head in heads])
+        self._found = singles_of(job, heads)
 
     def rank(self, chosen: Sequence[Head]) -> list[Head]:
         ranked = sorted(self._found.effects, key=lambda one: -self._job.sign * one.effect)
@@ -194,9 +200,40 @@ def by_gradient(job: Job, chosen: Sequence[Head]) -> list[Head]:
 
 
 def measure_rows(job: Job, rows: Design) -> Response:
-    """Measure a design's masks, and what they cost."""
-    base, *found = job.bench.scores(job.task, [(), *(job.mask(row) for row in rows.rows)])
+    """Measure a design's masks, and what they cost.
+
+    Raises:
+        CapabilityAbsent: the time is up before the last of them.
+    """
+    (base,) = job.bench.scores(job.task, [()])
+    found = scores_of_all(job, [job.mask(row) for row in rows.rows])
     return respond(base, found, job.task.items, job.view)
+
+
+def scores_of_all(job: Job, masks: Sequence[Mask]) -> list[Scores]:
+    """The scores of all the masks: a part of a design whose size is fixed means nothing.
+
+    Raises:
+        CapabilityAbsent: the time is up before the last of them.
+    """
+    found = scores_in_time(job.bench, job.task, masks, lambda: job.out_of_time(1.0))
+    if len(found) < len(masks):
+        raise CapabilityAbsent(
+            f"the search took all of the time after {len(found)} of {len(masks)} masks of "
+            f"{job.task.name}, of which this method needs all",
+            "give more with --max-hours, or start again: what was measured is not lost",
+        )
+    return found
+
+
+def scores_in_time(
+    bench: Bench, task: Task, masks: Sequence[Mask], out_of_time: Callable[[], bool]
+) -> list[Scores]:
+    """The scores of the masks; once the time is up, only of the first, at least of one chunk."""
+    found: list[Scores] = []
+    while len(found) < len(masks) and not (found and out_of_time()):
+        found += bench.scores(task, masks[len(found) : len(found) + CHUNK])
+    return found
 
 
 def interleave(*lists: Sequence[Head]) -> list[Head]:

@@ -117,10 +117,10 @@ class Run:
         """The model's name."""
         return self.opened.source.name
 
-    def out_of_time(self) -> bool:
-        """Whether the run took all of its hours."""
+    def out_of_time(self, share: float = 1.0) -> bool:
+        """Whether the run took that share of its hours."""
         hours = self.options.max_hours
-        return hours is not None and time.monotonic() - self.began > 3600 * hours
+        return hours is not None and time.monotonic() - self.began > share * 3600 * hours
 
 
 class Logged:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from editor import adaptive
-from editor.adaptive import CHUNK, AdaptiveSearch, first_round, pools
+from editor.adaptive import AdaptiveSearch, first_round, pools
 from editor.errors import CapabilityAbsent
 from editor.measure import Bench
 from editor.records import Head, Mask
-from editor.search import Job
+from editor.search import CHUNK, Job
 from planted import HEADS, Memory, PlantedModel, planted_task
 
 A, B, C, U = Head(1, 2), Head(4, 0), Head(7, 5), Head(0, 3)
@@ -190,18 +190,20 @@ class TestLimits:
         assert not set(search.confidence().decided) & excluded
 
     def test_when_the_time_is_up_the_round_is_cut_short(self) -> None:
-        job = make_job(out_of_time=lambda: True, max_heads=5)
+        job = make_job(out_of_time=lambda share: True, max_heads=5)
         search = AdaptiveSearch(job)
         found = search.confidence()
-        assert (found.rounds, found.stopped) == (1, "the time is up")
+        assert (found.rounds, found.stopped) == (1, "its share of the time is over")
         assert found.evaluations == CHUNK < len(first_round(job).rows)
         assert set(search.rank(())) == set(HEADS)
 
     def test_no_round_begins_once_the_time_is_up(self) -> None:
         memory = Memory()
-        job = make_job(out_of_time=lambda: len(memory.entries) > 30, max_heads=5, memory=memory)
+        job = make_job(
+            out_of_time=lambda share: len(memory.entries) > 30, max_heads=5, memory=memory
+        )
         found = AdaptiveSearch(job).confidence()
-        assert found.stopped == "the time is up"
+        assert found.stopped == "its share of the time is over"
         assert 30 <= found.evaluations < 30 + 2 * CHUNK
 
     def test_a_likely_head_that_costs_nothing_alone_is_not_decided(self) -> None:

@@ -18,7 +18,7 @@ from editor.methods import METHODS as SEARCHES
 from editor.methods import budget_of, search_budget
 from editor.recipe import Recipe
 from editor.records import EditPlan, Head
-from editor.search import Job, Search
+from editor.search import CHUNK, Job, Search
 from planted import HEADS, BackupModel, Memory, PlantedModel, planted_task
 
 A, B, C, D = Head(1, 2), Head(4, 0), Head(7, 5), Head(8, 1)
@@ -43,7 +43,7 @@ def search_of(bench: Bench, task: Task, **how: Any) -> tuple[Search, Terms]:
     """The search of a run as the pipeline sets it up, and the terms of the choice."""
     method, max_heads = how.get("method", "adaptive"), how.get("max_heads", 5)
     budget = how.get("budget") or most_evaluations(method, max_heads)
-    sign, out_of_time = how.get("sign", 1), how.get("out_of_time", lambda: False)
+    sign, out_of_time = how.get("sign", 1), how.get("out_of_time", lambda share=1.0: False)
     job = Job(
         bench=bench,
         task=task,
@@ -303,14 +303,25 @@ class TestTerms:
 
     def test_when_the_time_is_up_what_was_chosen_stands(self) -> None:
         memory = Memory()
-        plan = run(memory=memory, out_of_time=lambda: masks_of(memory) > 15, method="gradient")
+        plan = run(
+            memory=memory, out_of_time=lambda share=1.0: masks_of(memory) > 15, method="gradient"
+        )
         assert plan.heads == (A, B)
         assert masks_of(memory) <= 20
+
+    def test_a_step_that_tries_every_head_is_given_up_when_the_time_is_up(self) -> None:
+        memory = Memory()
+        most = len(HEADS) + 20
+        plan = run(
+            memory=memory, out_of_time=lambda share=1.0: masks_of(memory) > most, method="greedy"
+        )
+        assert plan.heads == (A,) and "the time was up" in plan.why
+        assert most < masks_of(memory) <= most + CHUNK
 
     @pytest.mark.parametrize("method", METHODS)
     def test_when_the_time_is_up_before_the_choice_that_is_said(self, method: str) -> None:
         with pytest.raises(CapabilityAbsent, match="took all of the time") as caught:
-            run(out_of_time=lambda: True, method=method)
+            run(out_of_time=lambda share=1.0: True, method=method)
         assert "--max-hours" in caught.value.hint
 
     @pytest.mark.parametrize("method", METHODS)

@@ -14,7 +14,7 @@ from editor.measure import Bench
 from editor.methods import METHODS as SEARCHES
 from editor.records import Estimate, Head, HeadEffect, Mask, UniversalHeads
 from editor.responses import DEEPEST_LOSS, item_losses
-from editor.search import Job, Search, interleave, rivals, with_singles
+from editor.search import CHUNK, Job, Search, interleave, rivals, with_singles
 from editor.universal import UNIVERSAL_NATS, costly_heads, find_universal, measure_singles
 from editor.validation import check_headroom
 from planted import HEADS, BackupModel, Memory, PlantedModel, planted_task
@@ -123,6 +123,19 @@ class TestSearches:
     def test_published_takes_the_masks_that_it_is_given(self) -> None:
         _, _, model = make_search("published", budget=30)
         assert len([mask for mask in model.masks if mask]) == 30
+
+    @pytest.mark.parametrize("method", ["published", "scan"])
+    def test_a_part_of_a_fixed_procedure_is_no_ranking(self, method: str) -> None:
+        memory = Memory()
+        late = lambda share: len(memory.entries) > 20  # noqa: E731
+        with pytest.raises(
+            CapabilityAbsent, match=rf"after 2\d of {BUDGET[method]} masks"
+        ) as found:
+            make_search(method, memory=memory, out_of_time=late)
+        assert "--max-hours" in found.value.hint
+        assert 20 < len(memory.entries) <= 21 + CHUNK
+        make_search(method, memory=memory)  # goes on with what is there
+        assert len(memory.entries) == 1 + BUDGET[method]
 
     def test_a_scan_is_every_head_alone(self) -> None:
         search, bench, model = make_search("scan")
