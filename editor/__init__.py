@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from editor.api import (
         bake,
+        compare,
         diff,
         localize,
         remove,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "bake",
+    "compare",
     "diff",
     "localize",
     "remove",

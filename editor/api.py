@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from editor import baking, pipeline, verification
+from editor.compare_page import render_comparison, write_page
 from editor.errors import UsageError
+from editor.finished import compare_runs
 from editor.progress import Progress, Silent
 from editor.recipe import Recipe, make_recipe
 from editor.records import (
+    Comparison,
     Difference,
     Head,
     Localization,
@@ -356,6 +359,29 @@ def diff(
     """
     options = Options(cache=_path(cache), offline=offline)
     return verification.diff(str(a), str(b), options, progress or Silent())
+
+
+def compare(
+    *,
+    names: Sequence[str | Path] = (),
+    runs: str | Path = _OPTIONS.runs,
+    output: str | Path | None = None,
+    force: bool = False,
+) -> Comparison:
+    """How few heads hold the capabilities of finished runs, and which heads they share.
+
+    Args:
+        names: folders of runs, or parts of their names below `runs`; without any, all there.
+        output: an HTML page to write.
+        force: replace the page even if it is a file of another kind.
+
+    Raises:
+        UsageError: a name fits no finished run or several, or the page may not be written.
+    """
+    found = compare_runs([str(name) for name in names], Path(runs))
+    if output is not None:
+        write_page(Path(output), render_comparison(found), force=force)
+    return found
 
 
 def validate(  # noqa: PLR0913  the flags of the command, one by one

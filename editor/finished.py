@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from editor.comparison import Finished
+from editor.comparison import Finished, compare
 from editor.errors import ModelError, UsageError, nearest
 from editor.layout import read_small
-from editor.records import Fingerprint, Localization, Record
+from editor.records import Comparison, Fingerprint, Localization, Record
 from editor.safetensors_header import parse_json
 from editor.staging import MANIFEST
 from editor.store import CONFIG, ESTIMATE, JOURNAL
@@ -27,6 +27,17 @@ MAX_LISTED = 12
 """The most runs that a hint lists."""
 LARGEST = 1e9
 """No effect is as large: a run that says so is damaged, and its sums would say nothing."""
+
+
+def compare_runs(names: Sequence[str], runs: Path) -> Comparison:
+    """Compare the named runs, or without a name all finished runs below a folder.
+
+    Raises:
+        UsageError: a name fits no finished run or several, or there is none.
+    """
+    if names:
+        return compare(read_named(names, runs))
+    return compare(*read_all(runs))
 
 
 def read_all(runs: Path) -> tuple[list[Finished], list[str]]:
@@ -64,7 +75,16 @@ def read_named(names: Sequence[str], runs: Path) -> list[Finished]:
         if real in seen:
             raise UsageError(f"{folder} is named twice", "name each run once")
         seen.add(real)
-    return [read_run(folder) for folder in folders]
+    found: list[Finished] = []
+    faults: list[UsageError] = []
+    for folder in folders:
+        try:
+            found.append(read_run(folder))
+        except UsageError as error:
+            faults.append(error)
+    if faults:
+        raise UsageError("; ".join(error.message for error in faults), faults[0].hint)
+    return found
 
 
 def read_run(folder: Path) -> Finished:

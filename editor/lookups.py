@@ -187,15 +187,11 @@ def compare(
     How few heads hold each capability, and which heads two capabilities of one model share.  RUN is
     the folder of a run, or a part of its name below --runs; without any, all finished runs there.
     """
-    from editor import comparison, finished
     from editor.compare_page import render_comparison, write_page
     from editor.compare_text import comparison_text
+    from editor.finished import compare_runs
 
-    below = flags.options({"runs": runs}).runs
-    chosen, left_out = (
-        (finished.read_named(names, below), []) if names else finished.read_all(below)
-    )
-    found = comparison.compare(chosen, left_out)
+    found = compare_runs(names, flags.options({"runs": runs}).runs)
     text = comparison_text(found)
     if output is not None:
         write_page(output, render_comparison(found), force=force)

@@ -24,7 +24,7 @@ from small import files_of, flip, make_base
 from test_cli import make_model, removal_of
 
 ROOT = Path(__file__).resolve().parent.parent
-VERBS = ("remove", "localize", "bake", "validate", "verify", "undo", "diff")
+VERBS = ("remove", "localize", "bake", "validate", "verify", "undo", "diff", "compare")
 
 
 def defaults_of(name: str) -> dict[str, Any]:

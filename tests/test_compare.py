@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import editor
 from editor.cli import main
 from editor.compare_page import GENERATOR, render_comparison, shares_of, spread
 from editor.comparison import Finished, compare
@@ -49,6 +50,21 @@ def shown(*arguments: str) -> Comparison:
     found = run(*arguments, "--json")
     assert found.exit_code == 0, found.stderr
     return Comparison.model_validate_json(found.stdout)
+
+
+def test_from_python_it_is_the_same_record() -> None:
+    assert editor.compare() == shown()
+    one = editor.compare(names=[Path("runs", RECALL)])
+    assert [side.capability for side in one.runs] == ["recall"]
+    assert editor.compare(names=["copying"], runs="runs", output="page.html") == shown("copying")
+    assert GENERATOR in Path("page.html").read_text()
+
+
+def test_every_named_run_that_cannot_be_read_is_told_at_once() -> None:
+    Path("runs", RECALL, "estimate.json").unlink()
+    Path("runs", COPYING, "estimate.json").write_text("{")
+    said = refused("recall", "copying")
+    assert RECALL in said and COPYING in said
 
 
 class TestOutput:

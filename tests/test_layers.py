@@ -98,6 +98,7 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "formats": ("measure",),
     "validation": ("formats", "measure"),
     "tasks": ("choose", "measure", "validation"),
+    "api": ("compare_page",),
     "baking": ("session",),
     "pipeline": ("baking", "session"),
     "verification": ("baking", "session"),
