@@ -70,7 +70,7 @@ class Setting:
     universal: UniversalHeads
     budget: int
 
-    def job(self, method: str, budget: int, **changes: Any) -> Job:
+    def job(self, budget: int, **changes: Any) -> Job:
         """A search of the target's known items."""
         excluded = costly_heads(self.universal, self.what.limits)
         job = Job(self.bench, self.known.searching, self.heads, excluded, 0, budget, MAX_HEADS)
@@ -84,10 +84,15 @@ class Chosen(NamedTuple):
     evaluations: int
 
 
-def adaptive(at: Setting, prior: str = "gradient") -> Chosen:
+def adaptive(at: Setting) -> Chosen:
     """The tool's default: search, then choice under the controls' limits."""
-    budget = search_budget("adaptive", at.budget, MAX_HEADS, len(at.heads))
-    search = METHODS["adaptive"](at.job("adaptive", budget, prior=prior))
+    return chosen_by(at, "adaptive")
+
+
+def chosen_by(at: Setting, method: str, **changes: Any) -> Chosen:
+    """Search by a method, and the tool's choice under the controls' limits."""
+    budget = search_budget(method, at.budget, MAX_HEADS, len(at.heads))
+    search = METHODS[method](at.job(budget, **changes))
     controls = tasks.choose_controls(at.what, CHOOSE_ITEMS)
     terms = Terms(MAX_HEADS, at.budget)
     plan = choose(at.bench, at.known.choosing, controls, search, terms)
@@ -96,18 +101,23 @@ def adaptive(at: Setting, prior: str = "gradient") -> Chosen:
 
 def without_gradient(at: Setting) -> Chosen:
     """The same by knock-outs alone."""
-    return adaptive(at, "none")
+    return chosen_by(at, "adaptive", prior="none")
+
+
+def published_chosen(at: Setting) -> Chosen:
+    """The published masks and Lasso, then the tool's choice: what the search itself is worth."""
+    return chosen_by(at, "published", excluded=frozenset())
 
 
 def scan(at: Setting) -> Chosen:
     """The five costliest of all heads, each alone, universal ones left out."""
-    search = METHODS["scan"](at.job("scan", len(at.heads)))
+    search = METHODS["scan"](at.job(len(at.heads)))
     return Chosen(tuple(search.rank(())[:MAX_HEADS]), len(at.heads))
 
 
 def published(at: Setting) -> Chosen:
     """The published recipe with as many masks as the adaptive search took evaluations."""
-    search = METHODS["published"](at.job("published", at.budget, excluded=frozenset()))
+    search = METHODS["published"](at.job(at.budget, excluded=frozenset()))
     return Chosen(tuple(search.rank(())[:MAX_HEADS]), at.budget)
 
 
@@ -115,7 +125,7 @@ def coar(at: Setting) -> Chosen:
     """Component attribution by regression (Shah et al., 2024): independent 5 %, ridge."""
     n = len(at.heads)
     rows = design.bernoulli(range(n), n_units=n, n_masks=at.budget, density=0.05, seed=0)
-    losses = measure_rows(at.job("coar", at.budget), rows).losses
+    losses = measure_rows(at.job(at.budget), rows).losses
     effects = estimate.ridge(design.matrix([rows]), -losses)
     first = np.argsort(-effects)[:MAX_HEADS]
     return Chosen(tuple(at.heads[int(unit)] for unit in first), at.budget)
@@ -126,6 +136,7 @@ BY_NAME: dict[str, Callable[[Setting], Chosen]] = {
     "published": published,
     "COAR-style": coar,
     "scan": scan,
+    "published, then our choice": published_chosen,
     NO_GRADIENT: without_gradient,
 }
 
@@ -207,7 +218,8 @@ def compare(bench: Bench, heads: tuple[Head, ...], universal: UniversalHeads, na
         spent = out["adaptive"]["evaluations"] if "adaptive" in out else at.budget
         began = time.monotonic()
         fresh = Bench(bench.model, bench.journal)
-        now = replace(at, bench=fresh, budget=at.budget if method.startswith("adap") else spent)
+        choosing = run in (adaptive, without_gradient, published_chosen)
+        now = replace(at, bench=fresh, budget=at.budget if choosing else spent)
         out[method] = outcome(now, run(now))
         out[method]["seconds"] = round(time.monotonic() - began, 1)
         print(name, method, json.dumps(out[method]), file=sys.stderr)

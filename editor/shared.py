@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from editor.posterior import (
     LEAST_MISFIT,
+    MEASURED,
     N_EFFECTS,
     N_SWEEPS,
     SETTLED,
@@ -30,8 +31,6 @@ from editor.posterior import (
 
 LEAST_NOISE = 1e-3
 """Least noise of a task, in standard deviations of its losses: none would let nothing stand out."""
-UNMEASURED = 1e-6
-"""A head whose masks say less than this part of what the best measured one's say is unmeasured."""
 
 
 class Shared(NamedTuple):
@@ -63,7 +62,7 @@ def fit(X: Array, Y: Array, *, n_effects: int = N_EFFECTS + 4) -> Shared:
     white_X, white_Y, scales = _whitened(X, Y)
     n_masks, n_units = white_X.shape
     weight = np.maximum((white_X**2).sum(axis=0), 1e-12)
-    measured = weight > UNMEASURED * weight.max()
+    measured = weight > MEASURED * weight.max()
     spread = float(white_Y.std()) / float(np.sqrt(np.median(weight[measured]) / n_masks))
     alpha = np.zeros((n_effects, n_units))
     mean = np.zeros((n_effects, n_units, Y.shape[1]))
