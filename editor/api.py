@@ -57,6 +57,8 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     test_items: int = _RECIPE.test_items,
     dtype: str = _RECIPE.dtype,
     device: str = _OPTIONS.device,
+    workers: int | None = _OPTIONS.workers,
+    ray: str | None = _OPTIONS.ray,
     runs: str | Path = _OPTIONS.runs,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
@@ -93,6 +95,9 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         test_items: questions a capability for the final comparison.
         dtype: number type of the computation; `auto` takes the checkpoint's.
         device: where to compute, as torch names it.
+        workers: processes that measure, by default one; a script that asks for more starts them
+            under `if __name__ == "__main__":`.  On a Ray cluster by default as many as fit.
+        ray: address of a Ray cluster whose machines measure: auto, local, host:port or ray://.
         runs: folder of all runs.
         cache: folder for conversions and universal heads.
         new_run: start afresh instead of going on with a run of the same settings.
@@ -136,6 +141,8 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         runs=Path(runs),
         cache=_path(cache),
         device=device,
+        workers=_workers(workers),
+        ray=ray,
         force=force,
         new_run=new_run,
         offline=offline,
@@ -165,6 +172,8 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     choose_items: int = _RECIPE.choose_items,
     dtype: str = _RECIPE.dtype,
     device: str = _OPTIONS.device,
+    workers: int | None = _OPTIONS.workers,
+    ray: str | None = _OPTIONS.ray,
     runs: str | Path = _OPTIONS.runs,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
@@ -200,6 +209,8 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         runs=Path(runs),
         cache=_path(cache),
         device=device,
+        workers=_workers(workers),
+        ray=ray,
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,
@@ -396,6 +407,8 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     test_items: int | None = None,
     dtype: str | None = None,
     device: str = _OPTIONS.device,
+    workers: int | None = _OPTIONS.workers,
+    ray: str | None = _OPTIONS.ray,
     runs: str | Path = _OPTIONS.runs,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
@@ -418,6 +431,8 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         test_items: see `remove`.
         dtype: see `remove`.
         device: see `remove`.
+        workers: see `remove`.
+        ray: see `remove`.
         runs: see `remove`.
         cache: see `remove`.
         new_run: see `remove`.
@@ -435,6 +450,8 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         runs=Path(runs),
         cache=_path(cache),
         device=device,
+        workers=_workers(workers),
+        ray=ray,
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,
@@ -500,6 +517,14 @@ def _hours(hours: float | None) -> float | None:
             f"max_hours: expected a number above 0, found {hours!r}", "leave it out for no limit"
         )
     return hours
+
+
+def _workers(workers: int | None) -> int | None:
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise UsageError(
+            f"workers: expected a number from 1, found {workers!r}", "leave it out for one"
+        )
+    return workers
 
 
 def _path(folder: str | Path | None) -> Path | None:

@@ -56,7 +56,9 @@ def render_card(manifest: Manifest, base_card: str | None = None) -> str:
         columns=wording.COLUMNS,
         rows=[_card_row(at) for at in wording.ordered(results)],
         sure=_sure(manifest),
-        scanned=confidence_text.scan_text(manifest.universal, manifest.scan_evaluations),
+        scanned=confidence_text.scan_text(
+            manifest.universal, manifest.scan_evaluations, manifest.over_limit
+        ),
         checks=" ".join(confirm_text.sentences(manifest.confirmation, improve=improve))
         if manifest.confirmation
         else None,
@@ -128,7 +130,7 @@ def _sure(manifest: Manifest) -> str | None:
     if found is None:
         return None
     said = confidence_text.summary(found, manifest.confirmation, improve=improve)
-    n_masks = f"{found.evaluations} masks, decided at {100 * found.level:g} %"
+    n_masks = f"{found.evaluations} masks, decided at {100 * found.level:.12g} %"
     return f"{said} ({n_masks})."
 
 

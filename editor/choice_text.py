@@ -7,8 +7,8 @@ from typing import NamedTuple
 from editor.records import Added, EditPlan, Metric, Validation
 from editor.wording import UNITS, change_text, interval_text, one_line
 
-APART = 2.0
-"""How many times as much a head must add as alone, or the reverse, to be worth a word."""
+LEAST_TURN = 0.05
+"""Difference between what a head adds and what it does alone that is worth a word."""
 
 
 def step_rows(plan: EditPlan) -> list[tuple[str, str, str, str]]:
@@ -25,29 +25,28 @@ def step_rows(plan: EditPlan) -> list[tuple[str, str, str, str]]:
 
 
 def step_sentences(plan: EditPlan) -> list[str]:
-    """The heads that the others' absence makes count much more, or much less."""
-    said: list[str] = []
-    for step in plan.steps[1:]:
-        turn = _turn(step)
-        if turn:
-            more = "more than twice" if turn > 0 else "less than half of"
-            why = "it stands in for them" if turn > 0 else "they do the same work"
-            said.append(
-                f"{step.head} adds {more} what it does alone once those before it are out "
-                f"({step.gain:.2f} against {step.alone:.2f}): {why}"
-            )
-    return said
+    """The heads that surely count more, or less, once the others are out."""
+    return [
+        f"{step.head} adds {'more' if turn > 0 else 'less'} once those before it are out "
+        f"({step.gain:.2f} of the target's loss) than alone ({step.alone:.2f}): "
+        f"{_REASONS[turn]}"
+        for step in plan.steps[1:]
+        if (turn := _turn(step))
+    ]
 
 
 def _turn(step: Added) -> int:
-    """1 where the head counts more with the others out, -1 where less, else 0."""
-    return int(step.gain > APART * step.alone) - int(step.alone > APART * step.gain)
+    """1 where the head surely counts more with the others out, -1 where less, else 0."""
+    at = step.beyond
+    if at is None or abs(at.value) < LEAST_TURN:
+        return 0
+    return int(at.low > 0) - int(at.high < 0)
 
 
-_READINGS = {
-    1: "more than alone: it stands in for those before it",
-    0: "about as alone",
-    -1: "less than alone: those before it do the same work",
+_READINGS = {1: "more than alone", 0: "not told from alone", -1: "less than alone"}
+_REASONS = {
+    1: "it stands in for them, or both carry an answer that each alone leaves likely",
+    -1: "they do some of the same work, or little was left to lose",
 }
 
 

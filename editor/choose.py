@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from editor import stats
 from editor.errors import CapabilityAbsent
-from editor.measure import GRADIENT_COST, Bench, Task, as_mask
-from editor.records import Added, EditPlan, Head, Mask, Metric, Predicted, Scores
+from editor.measure import GRADIENT_COST, MORE_TIME, N_TRIES, Bench, Task, as_mask, measured_in_time
+from editor.records import Added, EditPlan, Head, Item, Mask, Measured, Metric, Predicted, Scores
 from editor.responses import item_losses
-from editor.search import N_TRIES, Search, interleave, scores_in_time
+from editor.search import Search, interleave
+
+Array = NDArray[np.float64]
 
 N_BATCHES = 2
 """How often as many are tried while none of those can be removed."""
@@ -52,6 +54,8 @@ class Terms:
     sign: Literal[1, -1] = 1
     """1 removes heads that the target needs, -1 those without which it does better."""
     out_of_time: Callable[[], bool] = lambda: False
+    on_chosen: Callable[[Sequence[Head]], None] = lambda heads: None
+    """Hears of the heads chosen so far, in the order of choice."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class _Judge:
     sign: Literal[1, -1]
     out_of_time: Callable[[], bool]
 
-    def losses(self, masks: Sequence[Mask]) -> NDArray[np.float64]:
+    def losses(self, masks: Sequence[Mask]) -> Array:
         """What each mask does to each item of the target; float64 (n_masks, n_items).
 
         1 for a lost answer and a tenth for each nat; the other way round where the target is to
@@ -78,9 +82,14 @@ class _Judge:
         nats = [item_losses(base, one) for one in found]
         return self.sign * (np.asarray(exact) + SHARE_A_NAT * np.asarray(nats))
 
-    def in_time(self, masks: Sequence[Mask]) -> bool:
-        """Measure the masks of the target; whether the time is enough for all."""
-        return len(masks) == len(scores_in_time(self.bench, self.target, masks, self.out_of_time))
+    def numbers(self, masks: Sequence[Mask]) -> list[bool] | None:
+        """Measure the masks of the target: whether each yields numbers.
+
+        Returns:
+            None where the time is not enough for all of them.
+        """
+        found = measured_in_time(self.bench, self.target, masks, self.out_of_time)
+        return [one is not None for one in found] if len(found) == len(masks) else None
 
     def nearly_gone(self, chosen: Sequence[Head]) -> bool:
         """Whether hardly any right answer is left with these heads out."""
@@ -95,7 +104,9 @@ class _Judge:
         """
         for control in self.controls:
             name = control.task.name
-            (found,) = self.bench.scores(control.task, [mask])
+            (found,) = self.bench.measured(control.task, [mask])
+            if found is None:
+                return f"a score of {name} would be no number"
             worse = _worsening(self.base[name], found, control.metric)
             if worse > control.limit:
                 return f"{name} would worsen by up to {worse:.3f} (limit {control.limit:g})"
@@ -120,8 +131,8 @@ def choose(
     chosen: list[Head] = []  # in the order of choice
     refused: dict[Head, str] = {}
     gains: dict[Head, float] = {}
-    added: dict[Head, float] = {}
-    alone: dict[Head, float] = {}
+    added: dict[Head, Array] = {}
+    alone: dict[Head, Array] = {}
 
     def open_tries() -> int:
         """How many candidates the budget still allows."""
@@ -136,18 +147,20 @@ def choose(
         ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
         candidates = [head for head in ranked if head not in refused]
         best: Head | None = None
+        found: dict[Head, Array] = {}
         for _ in range(1 if judge.nearly_gone(chosen) else N_BATCHES):
             n = open_tries()
             tried, candidates = candidates[:n], candidates[n:]
             best, found = _step(judge, chosen, tried, refused)
-            gains |= found
+            gains |= {head: float(each.mean()) for head, each in found.items()}
             alone |= {} if chosen else found
             if best is not None:
                 break
         if best is None:
             break
         chosen.append(best)
-        added[best] = gains[best]
+        terms.on_chosen(chosen)
+        added[best] = found[best]
     left_out = [f"{head} left out: {why}" for head, why in refused.items()]
     if len(chosen) < terms.max_heads and terms.out_of_time():
         left_out.append("the time was up before another head could be chosen")
@@ -155,9 +168,8 @@ def choose(
         raise _nothing_found(target.name, gains, left_out, terms)
     unknown = [head for head in chosen if head not in alone]
     if unknown:
-        measured = judge.losses([(head,) for head in unknown]).mean(axis=1)
-        alone |= dict(zip(unknown, map(float, measured), strict=True))
-    steps = tuple(Added(head=head, gain=added[head], alone=alone[head]) for head in chosen)
+        alone |= zip(unknown, judge.losses([(head,) for head in unknown]), strict=True)
+    steps = tuple(_added(head, added[head], alone[head], target.items) for head in chosen)
     return EditPlan(
         capability=target.name,
         heads=tuple(chosen),
@@ -168,14 +180,26 @@ def choose(
     )
 
 
+def _added(head: Head, added: Array, alone: Array, items: Sequence[Item]) -> Added:
+    """A step, from what the head does to each item under the others and alone."""
+    beyond = added - alone
+    low, high = stats.mean_interval(beyond, items)
+    return Added(
+        head=head,
+        gain=float(added.mean()),
+        alone=float(alone.mean()),
+        beyond=Measured(value=float(beyond.mean()), low=low, high=high),
+    )
+
+
 def _nothing_found(
     target: str, gains: Mapping[Head, float], left_out: Sequence[str], terms: Terms
 ) -> CapabilityAbsent:
     """Why no head was chosen, and what to do about it."""
     if not gains and terms.out_of_time():
         return CapabilityAbsent(
-            f"no head of {target} was tried for removal: the search took all of the time",
-            "give more with --max-hours, or start again: what was measured is not lost",
+            f"no head of {target} was tried for removal: the time was up before",
+            MORE_TIME,
         )
     most = f"{max(gains.values(), default=0.0):.3f} ({MIN_GAIN} is the least that counts)"
     if terms.sign < 0:
@@ -207,28 +231,32 @@ def first_candidates(search: Search) -> list[Head]:
 
 def _step(
     judge: _Judge, chosen: Sequence[Head], tried: Sequence[Head], refused: dict[Head, str]
-) -> tuple[Head | None, dict[Head, float]]:
+) -> tuple[Head | None, dict[Head, Array]]:
     """Try candidates for the next head; those that break a limit are noted in `refused`.
 
     Returns:
-        The one to add, or None when none adds anything inside the limits; what each adds.
+        The one to add, or None when none adds anything inside the limits; what each adds, by item.
     """
     masks = {head: as_mask([*chosen, head]) for head in tried}
-    asked = [as_mask(chosen), *masks.values()]
-    if not judge.in_time(asked):  # the best may be among those that are not measured
+    numbers = judge.numbers([as_mask(chosen), *masks.values()])
+    if numbers is None:  # the best may be among those that are not measured
         return None, {}
-    now, *losses = judge.losses(asked)
-    by_item = {head: loss - now for head, loss in zip(tried, losses, strict=True)}
+    told = [head for head, number in zip(tried, numbers[1:], strict=True) if number]
+    refused |= dict.fromkeys(
+        set(tried).difference(told), "a score of the target would be no number"
+    )
+    now, *losses = judge.losses([as_mask(chosen), *(masks[head] for head in told)])
+    by_item = {head: loss - now for head, loss in zip(told, losses, strict=True)}
     gains = {head: float(each.mean()) for head, each in by_item.items()}
-    for head in sorted(tried, key=lambda head: -gains[head]):
+    for head in sorted(told, key=lambda head: -gains[head]):
         error = float(by_item[head].std()) / len(by_item[head]) ** 0.5
         if gains[head] < MIN_GAIN or (judge.sign < 0 and gains[head] < SURE_ERRORS * error):
             continue
         broken = judge.broken(masks[head])
         if broken is None:
-            return head, gains
+            return head, by_item
         refused[head] = broken
-    return None, gains
+    return None, by_item
 
 
 def _worsening(base: Scores, masked: Scores, metric: Metric) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from editor import __version__, flags, lookups, proof
+from editor import __version__, flags, lookups, proof, run_verbs
 from editor.console import DONE, NOT_ACCEPTED, Console, Program, quiet_libraries
 from editor.errors import UsageError
 
@@ -289,9 +289,54 @@ def run(
     return _remove(console, recipe, output or Path(recipe.output or ""), dry_run, given)
 
 
+@main.command(
+    cls=flags.Verb,
+    examples=(
+        "editor plan -c recall -m smollm2-135m",
+        "editor plan recipes/recall-smollm2-135m.yaml --no-timing",
+        "editor plan -c recall -m ./model -o out --device cuda --json",
+    ),
+)
+@click.argument("recipe_file", metavar="[RECIPE]", required=False, type=click.Path(path_type=Path))
+@flags.capability(required=False)
+@flags.model(required=False)
+@flags.output(required=False)
+@flags.NO_TIMING
+@flags.LIMITS
+@flags.SEARCHING
+@flags.test_items()
+@flags.PLACES
+@flags.SAYING
+@flags.FORCE
+@flags.ALLOW_PARTIAL
+@flags.TRUST
+@click.pass_obj
+def plan(
+    console: Console,
+    recipe_file: Path | None,
+    output: Path | None,
+    no_timing: bool,
+    **given: Any,
+) -> int:
+    """Say what `editor remove` would cost: masks, tokens, time, memory, disk, network.
+
+    Loads the model and times one batch of it, if it is here; writes and downloads nothing.
+    """
+    from editor.recipe import load, make_recipe, override
+
+    changes = _recipe_fields(given)
+    recipe = override(load(recipe_file), **changes) if recipe_file else make_recipe(**changes)
+    if output is None and recipe.output is not None:
+        output = Path(recipe.output)
+    _quiet(console, recipe.model)
+    options = flags.options(given)
+    return _dry_run(console, recipe, output, options, edits=True, time_it=not no_timing)
+
+
 main.add_command(lookups.capabilities)
 main.add_command(lookups.recipe)
 main.add_command(lookups.compare)
+main.add_command(run_verbs.runs)
 main.add_command(proof.verify)
 main.add_command(proof.undo)
 main.add_command(proof.diff)
@@ -323,12 +368,14 @@ def _remove(
     return NOT_ACCEPTED
 
 
-def _dry_run(console: Console, recipe: Recipe, output: Path | None, options: Options) -> int:
+def _dry_run(
+    console: Console, recipe: Recipe, output: Path | None, options: Options, **how: bool
+) -> int:
     from editor import ahead_text
     from editor.preview import preview
 
     with console.progress() as progress:
-        plan = preview(recipe, output, options, progress)
+        plan = preview(recipe, output, options, progress, **how)
     console.result(plan.model_dump(mode="json"), ahead_text.preview_text(plan))
     return DONE
 

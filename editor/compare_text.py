@@ -69,7 +69,7 @@ def fact_rows(found: Comparison) -> Rows:
     ]
     for run in found.runs:
         parts = run.n_measured, run.n_told, run.n_open, run.n_hindering
-        counts = map(str, (run.n_heads, run.n_universal, *parts))
+        counts = map(str, (run.n_heads, run.n_left_out, *parts))
         total = f"{run.total:.3f} {unit_of(run.score, run.solver)}" if run.n_told else "-"
         rows.append((run.label, *counts, total, half_text(run)))
     return rows

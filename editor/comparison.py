@@ -120,7 +120,7 @@ def concentration(side: Side) -> Concentration:
         score=estimate.score,
         solver=estimate.solver,
         n_heads=n_heads,
-        n_universal=len(side.run.found.estimates[0].effects) - n_measured,
+        n_left_out=len({*side.run.found.universal.heads, *side.run.found.over_limit}),
         n_measured=n_measured,
         n_told=n_told,
         n_hindering=n_hindering,
@@ -220,6 +220,12 @@ def _warnings(sides: Sequence[Side]) -> list[str]:
             notes.append(f"Different {field.replace('_', ' ')}: {listed}. Shares depend on it.")
     if len({side.run.fingerprint.version for side in sides}) > 1:
         notes.append("The runs were made by different versions of the editor.")
+    for side in sides:
+        if n := len(side.run.found.over_limit):
+            notes.append(
+                f"{side.label}: {n} head{'' if n == 1 else 's'} that alone cost a text more than "
+                "its limit were not searched: what they hold of the capability is in no total."
+            )
     for a, b in combinations(sides, 2):
         same_run = a.run.fingerprint == b.run.fingerprint
         if same_run and a.run.found.estimates == b.run.found.estimates:

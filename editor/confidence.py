@@ -62,7 +62,14 @@ def intervals(X: Array, response: Response, post: Posterior) -> Intervals:
 
     Returns:
         NaN where a unit is in no mask or cannot be told from the likely ones.
+
+    Raises:
+        ValueError: the shapes do not fit.
     """
+    if X.ndim != 2 or X.shape != (len(response.losses), len(post.effects)):
+        raise ValueError(
+            f"expected {len(response.losses)} masks of {len(post.effects)} heads, found {X.shape}"
+        )
     found = _weights(X, post)
     effect = found.weights.T @ response.losses
     clusters = response.clusters

@@ -87,22 +87,35 @@ def rival_rows(estimate: Estimate) -> list[tuple[str, str, str]]:
     ]
 
 
-def scan_text(heads: Sequence[Head], n_scanned: int | None) -> str:
-    """Which heads all text needs, or that nobody looked.
+def scan_text(heads: Sequence[Head], n_scanned: int | None, over_limit: Sequence[Head] = ()) -> str:
+    """Which heads all text needs, or that nobody looked; and those that a limit kept out.
 
     Args:
         n_scanned: heads that were tried alone on every text; None where nothing was searched.
+        over_limit: other heads that alone cost a text more than its limit.
     """
     if n_scanned is None:
         return ""
+    said = _universal_text(heads, n_scanned)
+    if over_limit:
+        one = len(over_limit) == 1
+        said += (
+            f" Kept out as well, since {'it' if one else 'each of them'} alone costs a text more "
+            f"than its limit, so whether the capability needs {'it' if one else 'them'} is not "
+            f"known: {names(over_limit)}."
+        )
+    return said
+
+
+def _universal_text(heads: Sequence[Head], n_scanned: int) -> str:
     if n_scanned:
         if not heads:
             return f"None of {n_scanned} heads is needed by all text."
         return f"Kept out of the search, since all text needs them: {', '.join(map(str, heads))}."
     if not heads:
         return (
-            "Universal heads were not looked for: no scan was made, so heads that all text needs "
-            "may be among those that were found."
+            "Universal heads were not looked for by trying every head on text, so heads that all "
+            "text needs may be among those that were found."
         )
     return (
         "Universal heads were not looked for among all heads. Of those that the search came upon, "
@@ -136,4 +149,4 @@ def _them(heads: Sequence[Head]) -> str:
 
 
 def _level(found: Confidence) -> str:
-    return f"{100 * found.level:g} %"
+    return f"{100 * found.level:.12g} %"

@@ -74,7 +74,9 @@ def confirm(
     sets = [as_mask(design.random_peers(spec, heads, rng)) for _ in range(N_RANDOM_SETS)]
     pairs = [] if improve else [as_mask(pair) for pair in combinations(first, 2)]
     masks = list(dict.fromkeys([(), mask, *((head,) for head in first), *pairs, *sets]))
-    found = dict(zip(masks, bench.scores(task, masks), strict=True))
+    bench.scores(task, masks[:2])  # these two must be numbers
+    measured = zip(masks, bench.measured(task, masks), strict=True)
+    found = {one: scores for one, scores in measured if scores is not None}
     means = None
     if not writes(task):
         (filled,) = bench.scores(task, [mask], fill="mean")
@@ -84,7 +86,7 @@ def confirm(
         heads=tuple(heads),
         n_items=len(task.items),
         evaluations=bench.evaluations(name) - before,
-        alone=tuple(_alone(head, found, task.items) for head in first),
+        alone=tuple(_alone(head, found, task.items) for head in first if (head,) in found),
         interactions=interactions(found, first, task.items) if pairs else (),
         mean_ablated=means,
         random_sets=random_sets(found, mask, sets, improve=improve) if any(sets) else None,
@@ -100,9 +102,14 @@ def interactions(
     stand out.
 
     Args:
-        found: scores with nothing out, each head out alone, and each pair.
+        found: scores with nothing out, each head out alone, and each pair.  A pair is left out
+            where one of the three yields no numbers.
     """
-    pairs = list(combinations(heads, 2))
+    pairs = [
+        pair
+        for pair in combinations(heads, 2)
+        if {(pair[0],), (pair[1],), as_mask(pair)} <= found.keys()
+    ]
     return tuple(_interaction(pair, found, items, len(pairs)) for pair in pairs)
 
 
@@ -154,8 +161,8 @@ def mean_ablated(base: Scores, zero: Scores, mean: Scores, items: Sequence[Item]
         share = Measured(value=value, low=low, high=high)
     return MeanAblated(
         base_exact=stats.mean(base, "exact"),
-        exact_lost_zero=_measured(np.subtract(base.exact, zero.exact), items),
-        exact_lost_mean=_measured(np.subtract(base.exact, mean.exact), items),
+        exact_lost_zero=_answers_lost(base, zero, items),
+        exact_lost_mean=_answers_lost(base, mean, items),
         nats_lost_zero=nats_zero,
         nats_lost_mean=_measured(lost_mean, items),
         share=share,
@@ -177,11 +184,16 @@ def random_sets(
     """The loss of the chosen heads among that of random heads of the same layers.
 
     Args:
+        found: scores; a set that yields no numbers is not among them, and leaves nothing.
         improve: the least loss counts, not the largest.
     """
     sign = -1 if improve else 1
     base = found[()]
-    loss, *others = (float(item_losses(base, found[mask]).mean()) for mask in (chosen, *sets))
+
+    def loss_of(mask: Mask) -> float:
+        return float(item_losses(base, found[mask]).mean()) if mask in found else DEEPEST_LOSS
+
+    loss, *others = map(loss_of, (chosen, *sets))
     as_costly = sum(sign * other >= sign * loss for other in others)
     return RandomSets(
         chosen=loss,
@@ -200,6 +212,12 @@ def _alone(head: Head, found: Mapping[Mask, Scores], items: Sequence[Item]) -> H
 def _nats(found: Mapping[Mask, Scores], mask: Mask) -> Array:
     """Loss of log-probability an item; float64 (n_items,)."""
     return np.subtract(found[()].logprob, found[mask].logprob)
+
+
+def _answers_lost(base: Scores, masked: Scores, items: Sequence[Item]) -> Measured:
+    lost = np.subtract(base.exact, masked.exact)
+    low, high = stats.share_interval(lost, items, least=-1.0)
+    return Measured(value=float(lost.mean()), low=low, high=high)
 
 
 def _measured(sample: Array, items: Sequence[Item], *, tail: float = 2.5) -> Measured:

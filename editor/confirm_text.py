@@ -42,8 +42,8 @@ def pairs_text(found: Confirmation) -> str:
     parts: list[str] = []
     if both := by_kind["needs_both"]:
         parts.append(
-            f"{_pairs(both)} more together than the two heads alone, as if each stood in for "
-            f"the other: {_listed(both)}"
+            f"{_pairs(both)} more together than the two heads alone: each stands in for the "
+            f"other, or both carry an answer that each alone leaves likely: {_listed(both)}"
         )
     if less := by_kind["redundant"]:
         parts.append(

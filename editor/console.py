@@ -23,6 +23,7 @@ from typing import IO, Any, NoReturn
 import click
 
 from editor.errors import EditorError
+from editor.interrupts import listening
 
 DONE, FAULT, NOT_ACCEPTED, INTERRUPTED = 0, 1, 4, 130
 """Exit codes; those of errors stand with the errors."""
@@ -35,6 +36,9 @@ class Console:
         self.as_json = False
         self.quiet = False
         self.verbosity = 0
+        self.yes = False
+        self.arguments: tuple[str, ...] = ()
+        """What was typed after `editor`."""
         self._log: IO[str] | None = None
 
     @property
@@ -116,11 +120,13 @@ class Program(click.Group):
         given = list(sys.argv[1:] if args is None else args)
         _force_utf8()
         console = Console()
+        console.arguments = tuple(given)
         extra["standalone_mode"] = False
         # The flag as it stands, for faults that come before flags have been read.
         console.as_json = "--json" in given
         try:
-            code = super().main(given, *rest, obj=console, **extra)
+            with listening():
+                code = super().main(given, *rest, obj=console, **extra)
             sys.exit(code if isinstance(code, int) else 0)
         except (click.Abort, KeyboardInterrupt):
             again = "run the same command again to go on"

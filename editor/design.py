@@ -27,8 +27,9 @@ def stratified(units: Sequence[int], *, n_units: int, n_masks: int, size: int, s
         seed: of the random ties.
 
     Raises:
-        ValueError: there are fewer units than `size`, or a size below 1.
+        ValueError: there are fewer units than `size`, a size below 1, or no masks.
     """
+    _check_units(units, n_masks)
     if not 1 <= size <= len(units):
         raise ValueError(f"a mask of {size} heads cannot be drawn from {len(units)}")
     rng = np.random.default_rng(seed)
@@ -47,8 +48,9 @@ def bernoulli(
     """Each mask knocks out each unit independently with probability `density`.
 
     Raises:
-        ValueError: `density` is not between 0 and 1.
+        ValueError: `density` is not between 0 and 1, or there are no masks.
     """
+    _check_units(units, n_masks)
     if not 0 < density < 1:
         raise ValueError(f"density must be between 0 and 1, not {density}")
     rng = np.random.default_rng(seed)
@@ -65,8 +67,9 @@ def partitions(
     Every unit is knocked out exactly `n_rounds` times; pool sizes differ by at most 1.
 
     Raises:
-        ValueError: no units, or a size below 1.
+        ValueError: no units or rounds, or a size below 1.
     """
+    _check_units(units, n_rounds)
     if not units or size < 1:
         raise ValueError(f"cannot split {len(units)} heads into pools of {size}")
     rng = np.random.default_rng(seed)
@@ -96,6 +99,7 @@ def transversal(units: Sequence[int], *, n_units: int, n_masks: int, seed: int) 
     Raises:
         ValueError: no units, or more masks than the grid has lines.
     """
+    _check_units(units, n_masks)
     side = prime_from(math.isqrt(max(len(units) - 1, 0)) + 1)
     if not units or not 0 < n_masks <= side * side:
         raise ValueError(f"{n_masks} transversal masks of {len(units)} heads do not exist")
@@ -140,10 +144,12 @@ def matrix(designs: Sequence[Design]) -> NDArray[np.float64]:
     """The designs stacked as X: float64 (n_masks, n_units), 1 where a mask knocks a unit out.
 
     Raises:
-        ValueError: no designs.
+        ValueError: no designs, or designs of different models.
     """
     if not designs:
         raise ValueError("expected designs to stack, found none")
+    if len(sizes := {design.n_units for design in designs}) > 1:
+        raise ValueError(f"expected designs of one model, found {sorted(sizes)} heads")
     rows = [row for design in designs for row in design.rows]
     out = np.zeros((len(rows), designs[0].n_units))
     for i, row in enumerate(rows):
@@ -163,6 +169,13 @@ def random_peers(spec: ModelSpec, heads: Sequence[Head], rng: np.random.Generato
             out.append(free[int(rng.integers(len(free)))])
             taken.add(out[-1])
     return out
+
+
+def _check_units(units: Sequence[int], n: int) -> None:
+    if n < 1:
+        raise ValueError(f"expected at least one mask, found {n}")
+    if len(set(units)) < len(units):
+        raise ValueError("expected different units, found one twice")
 
 
 def _design(sampler: str, rows: Iterable[Sequence[int]], *, n_units: int, seed: int) -> Design:

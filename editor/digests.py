@@ -10,13 +10,16 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from editor.layout import digest_file, reading
+from editor.layout import digest_file, reading, source_files
 from editor.records import FileDigest
 from editor.store import write_atomic
 
+DECIDING = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
+"""Suffixes of the files beside the weights that change what a model computes or reads."""
 _SETTLED_S = 2.0
 """A file that changed this shortly before may change again within the clock's grain."""
 
@@ -51,6 +54,24 @@ def remembered_digest(folder: Path, name: str, cache: Path) -> FileDigest:
             note.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(note, json.dumps({"state": state, "sha256": digest.sha256}))
     return digest
+
+
+def identity(root: Path, weights: Sequence[str], cache: Path) -> str:
+    """sha256 over the digests of all files that decide what a model says.
+
+    Args:
+        root: The model's folder.
+        weights: Names of its weight files.
+        cache: Folder where digests are kept.
+
+    Raises:
+        ModelError: One of them cannot be read.
+    """
+    names = [name for name, _ in source_files(root) if name.endswith(DECIDING)]
+    files = [remembered_digest(root, name, cache) for name in weights]
+    files += [digest_file(root, name) for name in names if name not in set(weights)]
+    text = "\n".join(f"{file.name} {file.sha256}" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _state(path: Path) -> list[int]:

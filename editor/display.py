@@ -14,6 +14,7 @@ from editor.records import (
     Confidence,
     Confirmation,
     EditPlan,
+    Estimate,
     FileDigest,
     Head,
     Localization,
@@ -23,7 +24,7 @@ from editor.records import (
     Validation,
 )
 from editor.staging import beside
-from editor.wording import ascii_text, form_text, one_line, results_table
+from editor.wording import ascii_text, form_text, not_numbers_text, one_line, results_table
 
 MAX_EFFECTS = 10
 
@@ -48,7 +49,7 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             "",
             *_sure(manifest.confidence, manifest.confirmation, improve=improve),
             *_steps(manifest.plan),
-            *_scanned(manifest.universal, manifest.scan_evaluations),
+            *_scanned(manifest.universal, manifest.scan_evaluations, manifest.over_limit),
             *_checks(manifest.confirmation, improve=improve),
             "",
             *_changed(manifest),
@@ -76,8 +77,9 @@ def localization_text(found: Localization) -> str:
             *(_effects(found) if found.estimates else []),
             "",
             *_sure(found.confidence, found.confirmation, improve=improve),
+            *_not_numbers([*found.estimates, *found.universal.effects]),
             *_steps(found.plan),
-            *_scanned(found.universal.heads, found.scan_evaluations),
+            *_scanned(found.universal.heads, found.scan_evaluations, found.over_limit),
             *([f"form    {one_line(found.format_check.sentence)}"] if found.format_check else []),
             *_checks(found.confirmation, improve=improve),
             f"why     {found.plan.why}",
@@ -85,6 +87,15 @@ def localization_text(found: Localization) -> str:
             f"run     {found.run}",
         ]
     )
+
+
+def _not_numbers(estimates: Sequence[Estimate]) -> list[str]:
+    """A line on each task of which some masks told nothing."""
+    return [
+        f"faults  {one_line(found.task)}: {not_numbers_text(found.not_numbers)}"
+        for found in estimates
+        if found.not_numbers
+    ]
 
 
 def bake_text(manifest: Manifest, output: str, patch: str) -> str:
@@ -207,8 +218,8 @@ def _steps(plan: EditPlan | None) -> list[str]:
     return [f"others  {ascii_text(line)}" for line in said]
 
 
-def _scanned(heads: Sequence[Head], n_scanned: int | None) -> list[str]:
-    said = confidence_text.scan_text(heads, n_scanned)
+def _scanned(heads: Sequence[Head], n_scanned: int | None, over_limit: Sequence[Head]) -> list[str]:
+    said = confidence_text.scan_text(heads, n_scanned, over_limit)
     return [f"text    {ascii_text(said)}"] if said else []
 
 
@@ -221,13 +232,3 @@ def _changed(manifest: Manifest) -> list[str]:
         f"{len(files)} of {len(manifest.files)} files",
         *(f"  {file.sha256}  {one_line(file.name)}" for file in files),
     ]
-
-
-def size_text(n_bytes: int) -> str:
-    """`1.5 GiB`."""
-    value = float(n_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"

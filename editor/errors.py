@@ -51,6 +51,10 @@ class CapabilityAbsent(EditorError):
     exit_code = 5
 
 
+class WorkersLost(EditorError):
+    """Processes or machines that measure died, and the run cannot go on without them."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the known names closest to `name`, or all of them when none is close."""
     names = sorted(known)

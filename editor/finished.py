@@ -48,7 +48,7 @@ def read_all(runs: Path) -> tuple[list[Finished], list[str]]:
     """
     found: list[Finished] = []
     left_out: list[str] = []
-    for folder in _folders(runs):
+    for folder in list_folders(runs):
         try:
             found.append(read_run(folder))
         except UsageError as error:
@@ -68,7 +68,7 @@ def read_named(names: Sequence[str], runs: Path) -> list[Finished]:
     Raises:
         UsageError: a name fits no folder or several, two name the same one, or it is no run.
     """
-    folders = [_folder_of(name, runs) for name in names]
+    folders = [folder_of(name, runs) for name in names]
     seen: set[str] = set()
     for folder in folders:
         real = os.path.realpath(folder)
@@ -94,14 +94,14 @@ def read_run(folder: Path) -> Finished:
         UsageError: the folder is no run, the run is not finished, or a file is damaged or of
             another version.
     """
-    _require_run(folder)
-    fingerprint = _record(folder / CONFIG, Fingerprint)
+    require_run(folder)
+    fingerprint = read_record(folder / CONFIG, Fingerprint)
     if not (folder / ESTIMATE).is_file():
         raise UsageError(
             f"{folder} is not finished: it has no {ESTIMATE}",
             "run its `editor localize` or `editor remove` again, it goes on where it stopped",
         )
-    found = _record(folder / ESTIMATE, Localization)
+    found = read_record(folder / ESTIMATE, Localization)
     fault = _fault(found)
     if fault:
         raise UsageError(f"{folder / ESTIMATE}: {fault}", _AGAIN)
@@ -111,12 +111,17 @@ def read_run(folder: Path) -> Finished:
 _AGAIN = "restore the file, or run `editor localize` with --new-run"
 
 
-def _folder_of(name: str, runs: Path) -> Path:
+def folder_of(name: str, runs: Path) -> Path:
+    """A folder by its path, or by a part of its name below `runs`.
+
+    Raises:
+        UsageError: the name fits none or several, or is that of a file.
+    """
     if os.path.isdir(name):
         return Path(name)
     if os.path.exists(name):
         raise UsageError(f"{name} is a file, not the folder of a run", "name the folder")
-    folders = {path.name: path for path in _folders(runs, required=False)}
+    folders = {path.name: path for path in list_folders(runs, required=False)}
     fitting = [folder for folder in folders if name in folder]
     if len(fitting) > 1:
         raise UsageError(
@@ -131,7 +136,15 @@ def _folder_of(name: str, runs: Path) -> Path:
     return folders[fitting[0]]
 
 
-def _folders(runs: Path, *, required: bool = True) -> list[Path]:
+def list_folders(runs: Path, *, required: bool = True) -> list[Path]:
+    """The folders in the folder of all runs, by their names.
+
+    Args:
+        required: an error if it is not there, else no folders.
+
+    Raises:
+        UsageError: it is not there, or cannot be read.
+    """
     if not os.path.isdir(runs):
         if required:
             raise UsageError(f"there is no folder {runs}", "say where the runs are with --runs")
@@ -144,7 +157,12 @@ def _folders(runs: Path, *, required: bool = True) -> list[Path]:
         ) from error
 
 
-def _require_run(folder: Path) -> None:
+def require_run(folder: Path) -> None:
+    """Refuse what is not the folder of a run.
+
+    Raises:
+        UsageError: it is an edited checkpoint, a model, or something else.
+    """
     if (folder / MANIFEST).is_file():
         raise UsageError(
             f"{folder} is an edited checkpoint, not a run: its {MANIFEST} has no effects of heads",
@@ -159,7 +177,12 @@ def _require_run(folder: Path) -> None:
         )
 
 
-def _record(file: Path, kind: type[R]) -> R:
+def read_record(file: Path, kind: type[R]) -> R:
+    """One file of a run.
+
+    Raises:
+        UsageError: it is missing, damaged or of another version.
+    """
     try:
         text = read_small(file, MAX_RUN_BYTES)
         parse_json(text, file, what="the record")

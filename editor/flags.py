@@ -125,6 +125,9 @@ def options(given: Mapping[str, Any]) -> Options:
     from editor.session import Options
 
     wanted = {field.name: given.get(field.name) for field in fields(Options)}
+    context = click.get_current_context(silent=True)
+    console = context.find_object(Console) if context else None
+    wanted["command"] = console.arguments if console else ()
     return Options(**{key: value for key, value in wanted.items() if value is not None})
 
 
@@ -348,7 +351,24 @@ DEVICE = flag(
     group="Where and how fast",
     metavar="NAME",
     says="cpu",
-    help="Where to compute, as torch names it: cpu, cuda, cuda:1, mps.",
+    help="Where to compute, as torch names it: cpu, cuda, cuda:1, mps; auto spreads a model "
+    "that is larger than one GPU (pip install accelerate).",
+)
+WORKERS = flag(
+    "--workers",
+    group="Where and how fast",
+    type=click.IntRange(min=1),
+    metavar="N",
+    says="1; with --ray as many as fit",
+    help="Processes that measure, each with the model: on GPUs one a GPU, on the CPU each with its "
+    "share of the cores.  The numbers are the same.",
+)
+RAY = flag(
+    "--ray",
+    group="Where and how fast",
+    metavar="ADDRESS",
+    help="Measure on a Ray cluster: auto, local, host:6379 or ray://host:10001.  Every machine "
+    "reads the model from the same folder or resolves its Hub id.",
 )
 RUNS = _folder("--runs", group="Where and how fast", says="runs", help="Folder of all runs.")
 NEW_RUN = flag(
@@ -376,6 +396,12 @@ DRY_RUN = flag(
     group="Job",
     is_flag=True,
     help="Say what would be done, and stop: nothing is loaded or written.",
+)
+NO_TIMING = flag(
+    "--no-timing",
+    group="Job",
+    is_flag=True,
+    help="Do not load the model: no time is told, and tokens are counted by characters.",
 )
 ALLOW_PARTIAL = flag(
     "--allow-partial",
@@ -466,11 +492,12 @@ SAYING = stack(
         group="Output",
         is_flag=True,
         expose_value=False,
-        help="Answer yes to every question.  [there is none so far]",
+        callback=_set("yes"),
+        help="Answer yes to every question; only `editor runs remove` asks one.",
     ),
 )
 FINDING = stack(CACHE, OFFLINE)
-PLACES = stack(DEVICE, RUNS, NEW_RUN, FINDING)
+PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, FINDING)
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
 SEARCHING = stack(
     *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),

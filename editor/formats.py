@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 HALF = 0.5
 """Share of a loss above which it is that of the form."""
-LEAST = 0.05
+LEAST = 0.1
 """Nats of the answer's beginning: a smaller loss is not split."""
 TINY = 1e-6
 """Probability below which the others' and the rest's are not told from nothing: differences of
@@ -120,8 +120,12 @@ def check_format(
         whole=whole,
         steps=steps,
         effects=effects,
-        sentence=f"{form_text(whole, f'the {len(chosen)} chosen heads')} {_told(steps, effects)}",
+        sentence=f"{form_text(whole, _chosen_text(len(chosen)))} {_told(steps, effects)}",
     )
+
+
+def _chosen_text(n: int) -> str:
+    return "the chosen head" if n == 1 else f"the {n} chosen heads"
 
 
 def _told(steps: Sequence[FormEffect], effects: Sequence[FormEffect]) -> str:

@@ -31,7 +31,7 @@ class ScaleHeads:
 
     def __call__(self, _module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         wide = self._scale.repeat_interleave(self._head_dim)
-        return (args[0] * wide.to(args[0].dtype), *args[1:])
+        return (args[0] * wide.to(args[0]), *args[1:])
 
 
 class FillHeads:
@@ -75,8 +75,22 @@ class MeanOfHeads:
     def __init__(self, at: AttentionLayer) -> None:
         self._module, self._count = at.module, 0
         self._sum = torch.zeros(at.n_heads * at.head_dim, dtype=torch.double)
-        self.real = torch.zeros((0, 0), dtype=torch.bool)
-        """(n_rows, n_tokens): which tokens of the batch to come are no padding."""
+        self._real = torch.zeros((0, 0), dtype=torch.bool)
+        self._new, self._n_new = torch.zeros_like(self._sum), 0
+
+    def expect(self, real: Tensor) -> None:
+        """Make ready for a batch, and forget what was not kept of the one before.
+
+        Args:
+            real: bool (n_rows, n_tokens), which of its tokens are no padding.
+        """
+        self._real = real
+        self._new, self._n_new = torch.zeros_like(self._sum), 0
+
+    def keep(self) -> None:
+        """Count the batch: it went through the model as a whole."""
+        self._sum += self._new
+        self._count += self._n_new
 
     @property
     def mean(self) -> Tensor:
@@ -84,11 +98,11 @@ class MeanOfHeads:
         return self._sum / max(1, self._count)
 
     def __call__(self, _module: Any, args: tuple[Tensor, ...]) -> None:
-        _check_rows(args[0], self.real.shape, self._module)
-        real = args[0][self.real.to(args[0].device)]  # (n_real, n_heads * head_dim)
+        _check_rows(args[0], self._real.shape, self._module)
+        real = args[0][self._real.to(args[0].device)]  # (n_real, n_heads * head_dim)
         # Summed in float32 on the device: not every device has float64.
-        self._sum += real.float().sum(dim=0).double().cpu()
-        self._count += len(real)
+        self._new += real.float().sum(dim=0).double().cpu()
+        self._n_new += len(real)
 
 
 def _check_rows(x: Tensor, shape: torch.Size, module: str) -> None:

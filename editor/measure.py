@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +19,19 @@ from editor.capabilities.base import (
     Continuation,
     Generation,
     ItemScore,
-    Likelihood,
     Outcome,
+    Request,
 )
+from editor.engine import Ask, Engine, InProcess, Job, Maskable, Slopes
+from editor.errors import CapabilityAbsent
+from editor.interrupts import finishing
 from editor.records import Fill, Head, Item, Mask, Measurement, Scores
 
+N_TRIES = 10
+"""Candidates that the choice tries at once."""
+CHUNK = N_TRIES + 1
+"""Masks between two looks at the clock: a step of the choice is finished once it is begun."""
+MORE_TIME = "give more with --max-hours: what was measured is kept, and the same command goes on"
 GRADIENT_COST = 3
 """Evaluations that a gradient counts as."""
 CHUNK_REQUESTS = 512
@@ -31,18 +41,6 @@ CHUNK_REQUESTS = 512
 def as_mask(heads: Sequence[Head]) -> Mask:
     """The heads in the one order in which a set of them is written."""
     return tuple(sorted(heads))
-
-
-class Maskable(Protocol):
-    """What measuring needs of a model."""
-
-    def likelihoods(
-        self, requests: Sequence[Continuation], masks: Sequence[Mask], *, fill: Fill = "zero"
-    ) -> list[list[Likelihood]]: ...
-
-    def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]: ...
-
-    def generate(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]: ...
 
 
 class Memory(Protocol):
@@ -75,11 +73,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Bench:
-    """A model, a journal, and a listener that hears of every finished mask."""
+    """A model, a journal, and a listener that hears of every finished mask.
 
-    model: Maskable
+    The journal is written here and nowhere else, whoever did the measuring.
+    """
+
+    model: Maskable | Engine
     journal: Memory
     on_mask: Callable[[int], None] = lambda n: None
+    on_tokens: Callable[[int], None] = lambda n: None
+    """Hears of the tokens of the masks that `on_mask` tells of next."""
+    count: Callable[[Sequence[Request]], int] = lambda requests: 0
+    """Tokens of requests; 0 where nobody wants to know."""
     _asked: dict[str, set[tuple[str, Mask]]] = field(
         default_factory=dict[str, set[tuple[str, Mask]]]
     )
@@ -89,6 +94,24 @@ class Bench:
         return sum(bool(mask) for _, mask in self._asked.get(capability, ()))
 
     def scores(self, task: Task, masks: Sequence[Mask], *, fill: Fill = "zero") -> list[Scores]:
+        """`measured`, where every mask must yield numbers.
+
+        Raises:
+            CapabilityAbsent: one does not; all are in the journal by then.
+        """
+        found = self.measured(task, masks, fill=fill)
+        for mask, scores in zip(masks, found, strict=True):
+            if scores is None:
+                raise CapabilityAbsent(
+                    f"a score of {task.name} is not a finite number without "
+                    f"{', '.join(map(str, mask))}",
+                    "its dtype may overflow without them: try --dtype float32",
+                )
+        return [scores for scores in found if scores is not None]
+
+    def measured(
+        self, task: Task, masks: Sequence[Mask], *, fill: Fill = "zero"
+    ) -> list[Scores | None]:
         """Score the task's items under every mask.
 
         Args:
@@ -96,38 +119,25 @@ class Bench:
                 write, only zero (`writes`).
 
         Returns:
-            One `Scores` a mask, in order; equal masks are measured once.
+            One `Scores` a mask, in order, None where one of its scores is not a number; equal masks
+            are measured once.
 
         Raises:
-            ModelError: the model yields something that is not a number.
+            CapabilityAbsent: the model yields something that is not a number with nothing knocked
+                out.
         """
         items = task.digest()
         asked = self._asked.setdefault(task.capability.name, set())
         asked.update((items if fill == "zero" else f"{items} {fill}", mask) for mask in masks)
-        found: dict[Mask, Scores] = {}
+        found: dict[Mask, Scores | None] = {}
         for mask in masks:
             recorded = self.journal.get(_key(task, items, mask, fill))
             if recorded is not None:
                 found[mask] = Measurement.model_validate_json(recorded).scores
-        missing = [mask for mask in dict.fromkeys(masks) if mask not in found]
+        missing = {mask for mask in masks if mask not in found}
         self.on_mask(sum(mask in found for mask in masks))
-        step = max(1, CHUNK_REQUESTS // max(1, len(task.items)))
-        for start in range(0, len(missing), step):
-            chunk = missing[start : start + step]
-            began = time.monotonic()
-            for mask, scores in zip(chunk, _score(self.model, task, chunk, fill), strict=True):
-                elapsed = (time.monotonic() - began) / len(chunk)
-                line = Measurement(
-                    mask=mask,
-                    task=task.name,
-                    items=items,
-                    scores=scores,
-                    elapsed_s=elapsed,
-                    fill=fill if mask else "zero",
-                )
-                self.journal.append(_key(task, items, mask, fill), line.model_dump_json())
-                found[mask] = scores
-            self.on_mask(len(chunk))
+        if missing:
+            found |= self._measured(task, items, masks, missing, fill)
         return [found[mask] for mask in masks]
 
     def gradients(self, task: Task, mask: Mask) -> NDArray[np.float64]:
@@ -144,10 +154,75 @@ class Bench:
         if recorded is None:
             requests = [r for item in task.items for r in task.capability.scorer.requests(item)]
             scored = [r for r in requests if isinstance(r, Continuation)]
-            recorded = json.dumps(self.model.gradients(scored, mask))
-            self.journal.append(key, recorded)
+            job = Slopes(tuple(scored), mask)
+            with finishing(), closing(self._engine.results([job])) as results:
+                recorded = json.dumps(next(results).answer)
+                self.journal.append(key, recorded)
         flat = [effect for layer in json.loads(recorded) for effect in layer]
         return np.asarray(flat, dtype=np.float64) / len(task.items)
+
+    def texts(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
+        """What the model writes after each prompt; not kept in the journal."""
+        requests = tuple(Generation(prompt, max_new_tokens) for prompt in prompts)
+        with closing(self._engine.results([Ask(requests, (mask,))])) as results:
+            (row,) = next(results).answer
+        return [str(text) for text in row]
+
+    def close(self) -> None:
+        """End the engine, where it is more than a model."""
+        self._engine.close()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self.model if isinstance(self.model, Engine) else InProcess(self.model)
+
+    def _measured(
+        self, task: Task, items: str, masks: Sequence[Mask], missing: Set[Mask], fill: Fill
+    ) -> dict[Mask, Scores | None]:
+        """Measure what is missing, and keep each in the journal once it is known, in any order."""
+        asked = [task.capability.scorer.requests(i, task.capability.answers) for i in task.items]
+        requests = tuple(request for some in asked for request in some)
+        if fill != "zero" and any(isinstance(request, Generation) for request in requests):
+            raise ValueError(f"what a model writes is only measured with zero, not with {fill}")
+        chunks = [tuple(m for m in part if m in missing) for part in _parts(masks, len(task.items))]
+        chunks = [chunk for chunk in chunks if chunk]
+        jobs: list[Job] = [Ask(requests, chunk, fill) for chunk in chunks]
+        n_tokens = self.count(requests)
+        found: dict[Mask, Scores | None] = {}
+        with closing(self._engine.results(jobs)) as results:
+            while len(found) < len(missing):
+                with finishing():
+                    index, answer, seconds = next(results)
+                    chunk = chunks[index]
+                    for mask, row in zip(chunk, answer, strict=True):
+                        found[mask] = _scores_of(task, [len(some) for some in asked], row)
+                        line = Measurement(
+                            mask=mask,
+                            task=task.name,
+                            items=items,
+                            scores=found[mask],
+                            elapsed_s=seconds / len(chunk),
+                            fill=fill if mask else "zero",
+                        )
+                        self._keep(_key(task, items, mask, fill), line.model_dump_json())
+                self.on_tokens(n_tokens * len(chunk))
+                self.on_mask(len(chunk))
+        return found
+
+    def _keep(self, key: str, value_json: str) -> None:
+        # A job that was given back may have been done after all: the first result stands.
+        if self.journal.get(key) is None:
+            self.journal.append(key, value_json)
+
+
+def measured_in_time(
+    bench: Bench, task: Task, masks: Sequence[Mask], out_of_time: Callable[[], bool]
+) -> list[Scores | None]:
+    """What the masks yield; once the time is up, only the first, at least those of one chunk."""
+    found: list[Scores | None] = []
+    while len(found) < len(masks) and not (found and out_of_time()):
+        found += bench.measured(task, masks[len(found) : len(found) + CHUNK])
+    return found
 
 
 def writes(task: Task) -> bool:
@@ -156,27 +231,37 @@ def writes(task: Task) -> bool:
     return any(isinstance(request, Generation) for request in requests)
 
 
+def _parts(masks: Sequence[Mask], n_items: int) -> Iterator[list[Mask]]:
+    """The masks as they are measured together: by how many are asked for, and nothing else.
+
+    What the journal has already only leaves gaps, so that a resumed run computes as an undisturbed
+    one; so do more workers.  The parts become smaller, so that workers end at about the same time.
+    """
+    left = list(dict.fromkeys(masks))
+    most = max(1, CHUNK_REQUESTS // max(1, n_items))
+    least = max(1, most // 3)
+    while left:
+        size = min(most, max(least, -(-len(left) // 4)))
+        if len(left) - size < least / 2:
+            size = len(left)
+        yield left[:size]
+        left = left[size:]
+
+
 def _key(task: Task, items: str, mask: Mask, fill: Fill = "zero") -> str:
     heads = ",".join(map(str, mask))
     # With nothing out there is nothing to fill.
     return f"{task.name} {items[:16]} {heads}" + (f" {fill}" if mask and fill != "zero" else "")
 
 
-def _score(model: Maskable, task: Task, masks: Sequence[Mask], fill: Fill) -> list[Scores]:
-    """One `Scores` a mask: requests of all items at once, outcomes back to their items."""
-    scorer = task.capability.scorer
-    among = task.capability.answers
-    requests = [scorer.requests(item, among) for item in task.items]
-    outcomes = _outcomes(model, [r for some in requests for r in some], masks, fill)
-    return [_scores_of(task, [len(some) for some in requests], row) for row in outcomes]
-
-
-def _scores_of(task: Task, counts: Sequence[int], row: Sequence[Outcome]) -> Scores:
+def _scores_of(task: Task, counts: Sequence[int], row: Sequence[Outcome]) -> Scores | None:
     start = 0
     scored: list[ItemScore] = []
     for item, count in zip(task.items, counts, strict=True):
         scored.append(task.capability.scorer.score(item, row[start : start + count]))
         start += count
+    if not all(math.isfinite(one.exact) and math.isfinite(one.logprob) for one in scored):
+        return None
     return Scores(
         exact=tuple(one.exact for one in scored),
         logprob=tuple(one.logprob for one in scored),
@@ -191,29 +276,3 @@ def _all_known(values: Iterable[float | None]) -> tuple[float, ...] | None:
     given = tuple(values)
     known = tuple(value for value in given if value is not None)
     return known if len(known) == len(given) else None
-
-
-def _outcomes(
-    model: Maskable,
-    requests: Sequence[Continuation | Generation],
-    masks: Sequence[Mask],
-    fill: Fill,
-) -> list[list[Outcome]]:
-    """One list a mask, with one outcome a request."""
-    scored = [r for r in requests if isinstance(r, Continuation)]
-    if fill != "zero" and len(scored) < len(requests):
-        raise ValueError(f"what a model writes is only measured with zero, not with {fill}")
-    none: list[list[Likelihood]] = [[] for _ in masks]
-    likelihoods = model.likelihoods(scored, masks, fill=fill) if scored else none
-    out: list[list[Outcome]] = []
-    for mask, row in zip(masks, likelihoods, strict=True):
-        ready = iter(row)
-        out.append(
-            [
-                next(ready)
-                if isinstance(r, Continuation)
-                else model.generate([r.prompt], mask, max_new_tokens=r.max_new_tokens)[0]
-                for r in requests
-            ]
-        )
-    return out

@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+
+from editor.wording import duration
 
 LINE_EVERY_S = 10.0
 """Seconds between two plain lines of one stage."""
@@ -18,23 +20,33 @@ RECENT = 20
 """Reports of finished masks over which the pace is taken: what a journal answers takes no time."""
 
 
+SHOWN_BEST = 3
+"""Of the heads that look best so far, how many fit on a line."""
+
+
 class Pace:
     """How far a stage is and how fast it goes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.best: tuple[str, ...] = ()
+        """Heads that look best so far; a new stage goes on from them."""
         self.begin(0)
 
     def begin(self, total: int) -> None:
         """Start at zero of `total` masks, 0 when it is not known."""
-        self.total, self.done = max(total, 0), 0
+        self.total, self.done, self._n_tokens = max(total, 0), 0, 0
         self._began = self._clock()
-        self._recent: deque[tuple[float, int]] = deque([(self._began, 0)], maxlen=RECENT)
+        self._recent: deque[tuple[float, int, int]] = deque([(self._began, 0, 0)], maxlen=RECENT)
 
     def advance(self, n: int) -> None:
         """`n` more masks are done."""
         self.done += n
-        self._recent.append((self._clock(), self.done))
+        self._recent.append((self._clock(), self.done, self._n_tokens))
+
+    def tokens(self, n: int) -> None:
+        """`n` more tokens were measured."""
+        self._n_tokens += n
 
     @property
     def elapsed_s(self) -> float:
@@ -44,8 +56,14 @@ class Pace:
     @property
     def s_per_mask(self) -> float | None:
         """Seconds a mask, lately; None before the first."""
-        (then, before), (now, after) = self._recent[0], self._recent[-1]
+        (then, before, _), (now, after, _) = self._recent[0], self._recent[-1]
         return (now - then) / (after - before) if after > before else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens a second, lately; None before the first."""
+        (then, _, before), (now, _, after) = self._recent[0], self._recent[-1]
+        return (after - before) / (now - then) if after > before and now > then else None
 
     @property
     def left_s(self) -> float | None:
@@ -64,11 +82,17 @@ class Pace:
             parts.append(f"{self.done}{of} masks")
         if (left := self.left_s) is not None:
             parts.append(f"{duration(left)} left")
+        if self.best:
+            parts.append(f"best {' '.join(self.best[:SHOWN_BEST])}")
+        if (rate := self.tokens_per_s) is not None:
+            parts.append(f"{rate:,.0f} tokens/s")
         parts.append(f"{duration(self.elapsed_s)} elapsed")
         if (pace := self.s_per_mask) is not None:
             parts.append(f"{pace:.2f} s/mask")
         if (peak := memory_peak_bytes()) is not None:
             parts.append(f"peak {peak / 2**30:.1f} GiB")
+        if peak := device_peak_bytes():
+            parts.append(f"device {peak / 2**30:.1f} GiB")
         return ", ".join(parts)
 
 
@@ -95,6 +119,12 @@ class Lines:
         if self._clock() - self._last >= LINE_EVERY_S:
             self._last = self._clock()
             self._emit(f"{self._title}: {self._pace.text()}")
+
+    def tokens(self, n: int) -> None:
+        self._pace.tokens(n)
+
+    def best(self, heads: Sequence[str]) -> None:
+        self._pace.best = tuple(heads)
 
     def _end(self) -> None:
         if self._title and self._pace.done:
@@ -162,22 +192,18 @@ class Bar:
             total = max(self._pace.total, self._pace.done) if self._pace.total else None
             self._live.update(self._task, completed=self._pace.done, total=total)
 
+    def tokens(self, n: int) -> None:
+        self._pace.tokens(n)
+
+    def best(self, heads: Sequence[str]) -> None:
+        self._pace.best = tuple(map(self._clean, heads))
+
     def __enter__(self) -> Bar:
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 05 s` or `2 h 07 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def memory_peak_bytes() -> int | None:
@@ -189,3 +215,11 @@ def memory_peak_bytes() -> int | None:
         # Kilobytes, but on a Mac bytes.
         return peak if sys.platform == "darwin" else peak * 1024
     return None
+
+
+def device_peak_bytes() -> int | None:
+    """The most memory of the accelerators that torch has held; None without one in use."""
+    torch: Any = sys.modules.get("torch")  # loading it here would take seconds
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    return sum(torch.cuda.max_memory_allocated(at) for at in range(torch.cuda.device_count()))

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from editor.adaptive import AdaptiveSearch
 from editor.errors import UsageError
-from editor.measure import GRADIENT_COST
+from editor.measure import GRADIENT_COST, N_TRIES
 from editor.recipe import Recipe
 from editor.search import (
-    N_TRIES,
     GradientSearch,
     GreedySearch,
     Job,

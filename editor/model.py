@@ -12,15 +12,18 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from editor.answer_form import Begun, Form, begun, parting
-from editor.capabilities.base import Continuation, Likelihood
+from editor.batching import Batches, shape_of
+from editor.capabilities.base import Continuation, Likelihood, Request
 from editor.errors import CapabilityAbsent, ModelError, UsageError
+from editor.generation import Prompt, Writer, stop_tokens
 from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
 from editor.recorded import (
     RecordedLayers,
@@ -31,30 +34,17 @@ from editor.recorded import (
     worthwhile,
 )
 from editor.records import AttentionLayer, Fill, Mask, ModelSpec
+from editor.scored_rows import Batch, Encoded, Row, batch_of, shared_rows, whole_rows
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-BATCH_TOKENS = 1024
-"""Tokens of one forward pass: on two CPU cores larger batches are slower."""
-MIN_ITEMS = 16
-"""Items that share one padded length; more where few masks leave room for them."""
+AUTO = "auto"
+"""The device that stands for all of them."""
 SCORED_A_CHUNK = 32
 """Positions whose logits are in float32 at once: 32 x 50,000 x 4 bytes stay in a CPU's cache."""
 PROBED_TOKENS = 16
 """Length of the rows on which it is tried whether layers can be spared."""
 
 _DAMAGED = "the model is damaged, or its dtype overflows: try --dtype float32"
-
-
-class Encoded(NamedTuple):
-    """A tokenized continuation."""
-
-    place: int
-    """Where it stands among the requests."""
-    ids: list[int]
-    n_answer: int
-    """How many of the last ids are the answer."""
-    form: Form | None = None
-    """What the answers begin with that it is one among."""
 
 
 class MaskableModel:
@@ -75,14 +65,32 @@ class MaskableModel:
             self._layers.append((at, _users(model, projection)))
         self._blocks = decoder_blocks(model, [at.module for at in spec.layers])
         self._block_of = {at.layer: block_index(at.module) for at in spec.layers}
-        self._recorded = Recordings(self._blocks)
+        weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        self._recorded = Recordings(self._blocks, weight_bytes)
+        self._batches = Batches(
+            shape_of(model.config, model.dtype.itemsize),
+            sorted({p.device for p in model.parameters()} - {torch.device("meta")}, key=str),
+            weight_bytes,
+            self._recorded_away,
+        )
+        self._writer = Writer(
+            model,
+            self.knocked_out,
+            stop=stop_tokens(model, tokenizer),
+            pad=_first_of(tokenizer.pad_token_id, tokenizer.eos_token_id, 0),
+        )
         self._spares: bool | None = None
         self._forms: dict[tuple[tuple[str, ...], str], Form | None] = {}
         self._means: tuple[list[list[int]], dict[int, Tensor]] = ([], {})
 
     @property
     def device(self) -> torch.device:
-        return next(self._model.parameters()).device
+        """Where token ids go in: of a model on several devices, that of its first weights."""
+        return self._writer.device
+
+    def _recorded_away(self) -> bool:
+        """Drop what was recorded, when memory is short."""
+        return self._recorded.clear()
 
     def likelihoods(
         self, requests: Sequence[Continuation], masks: Sequence[Mask], *, fill: Fill = "zero"
@@ -98,44 +106,39 @@ class MaskableModel:
         neither an attention mask nor position ids are needed.
 
         Returns:
-            One list a mask, in order, with one `Likelihood` a request, in order.
+            One list a mask, in order, with one `Likelihood` a request, in order.  With heads out
+            its log-probability may be no number.
 
         Raises:
-            ModelError: a log-probability is not a number with nothing knocked out, or a request is
-                longer than the model.
-            CapabilityAbsent: a log-probability is not a number, but only with heads out.
+            ModelError: a request is longer than the model.
+            CapabilityAbsent: a log-probability is not a number with nothing knocked out.
         """
-        encoded = sorted(
-            (self._encode(index, request) for index, request in enumerate(requests)),
-            key=lambda e: (len(e.ids), e.place),
-        )
+        encoded = [self._encode(index, request) for index, request in enumerate(requests)]
         out: list[list[Likelihood | None]] = [[None] * len(requests) for _ in masks]
         # Neighbours in this order begin at about the same layer.
         order = sorted(range(len(masks)), key=lambda m: (self._first_layer(masks[m]), m))
         means = self._means_of(encoded) if fill == "mean" and any(masks) else None
-        for group in _groups(encoded, len(masks)):
+
+        def work(group: Sequence[Row], step: int) -> None:
+            places = [item.place for row in group for item in row.asked]
             lower = self._record_lower(group, masks)
-            step = max(1, BATCH_TOKENS // (len(group[-1].ids) * len(group)))
             for chunk in (order[at : at + step] for at in range(0, len(order), step)):
                 layer = self._first_layer(masks[chunk[0]])
                 with lower.starting_at(layer, len(chunk)):
                     found = self._score_batch(group, [masks[m] for m in chunk], means)
-                if (bad := _first_bad(found)) is not None:
-                    self._refuse(group, masks[chunk[bad // len(group)]])
-                for row, likelihood in enumerate(found):
-                    mask, item = divmod(row, len(group))
-                    out[chunk[mask]][group[item].place] = likelihood
+                if _any_bad(found):
+                    self._require_numbers(group)
+                for number, likelihood in enumerate(found):
+                    mask, item = divmod(number, len(places))
+                    out[chunk[mask]][places[item]] = likelihood
+
+        self._batches.each("score", shared_rows(encoded), work, copies=len(masks))
         return [[found for found in row if found is not None] for row in out]
 
-    def _refuse(self, group: Sequence[Encoded], mask: Mask) -> NoReturn:
-        """Tell a damaged model from one that is fine until the mask's heads are out."""
-        if mask and _first_bad(self._score_batch(group, [()])) is None:
-            heads = ", ".join(map(str, mask))
-            raise CapabilityAbsent(
-                f"a log-probability is not a finite number without {heads}",
-                "its dtype may overflow without them: try --dtype float32",
-            )
-        raise ModelError("a log-probability is not a finite number", _DAMAGED)
+    def _require_numbers(self, group: Sequence[Row]) -> None:
+        """Tell a damaged model from one that is fine until some mask's heads are out."""
+        if _any_bad(self._score_batch(group, [()])):
+            raise CapabilityAbsent("a log-probability is not a finite number", _DAMAGED)
 
     @torch.inference_mode()
     def _means_of(self, encoded: Sequence[Encoded]) -> dict[int, Tensor]:
@@ -143,37 +146,47 @@ class MaskableModel:
 
         The last requests' are kept: masks come in chunks.
         """
-        ids = [item.ids for item in encoded]
+        rows = whole_rows(encoded)
+        ids = [row.ids for row in rows]
         if self._means[0] != ids:
-            listeners = [(MeanOfHeads(at), users) for at, users in self._layers]
-            with hooked([(user, one) for one, users in listeners for user in users]):
-                for group in _groups(encoded, 1):
-                    lengths = torch.tensor([[len(item.ids)] for item in group])
-                    real = torch.arange(len(group[-1].ids)) < lengths
-                    for one, _ in listeners:
-                        one.real = real
-                    self._logits_at(*self._batch(group, 1))
+            listeners = [MeanOfHeads(at) for at, _ in self._layers]
+            hooks = [
+                (user, one)
+                for one, (_, users) in zip(listeners, self._layers, strict=True)
+                for user in users
+            ]
+
+            def work(group: Sequence[Row], _step: int) -> None:
+                real = torch.tensor([[row.width] for row in group])
+                for one in listeners:
+                    one.expect(torch.arange(group[-1].width) < real)
+                self._logits_at(batch_of(group, 1, self.device))
+                for one in listeners:
+                    one.keep()
+
+            with hooked(hooks):
+                self._batches.each("score", rows, work)
             layers = [at.layer for at, _ in self._layers]
-            found = {n: one.mean for n, (one, _) in zip(layers, listeners, strict=True)}
-            self._means = (ids, found)
+            self._means = (ids, {n: one.mean for n, one in zip(layers, listeners, strict=True)})
         return self._means[1]
 
     def _first_layer(self, mask: Mask) -> int:
         """The lowest block that a mask changes; the number of blocks when it changes none."""
         return min((self._block_of[head.layer] for head in mask), default=len(self._blocks))
 
-    def _may_spare(self, item: Encoded) -> bool:
-        """Whether layers may be spared: found out once, on the first tokens of an item."""
+    def _may_spare(self, row: Row) -> bool:
+        """Whether layers may be spared: found out once, on the first tokens of a row."""
         if self._spares is None:
-            start = item._replace(ids=item.ids[:PROBED_TOKENS], n_answer=1)
+            ids = [*row.ids[:PROBED_TOKENS], 0]
+            start = Row(ids[:-1], (Encoded(0, ids, 1),))
             self._spares = bool(self._blocks) and sparing_is_exact(
-                self._blocks, lambda n_rows: self._logits_at(*self._batch([start], n_rows))
+                self._blocks, lambda n_rows: self._logits_at(batch_of([start], n_rows, self.device))
             )
         return self._spares
 
-    def _record_lower(self, group: Sequence[Encoded], masks: Sequence[Mask]) -> RecordedLayers:
+    def _record_lower(self, group: Sequence[Row], masks: Sequence[Mask]) -> RecordedLayers:
         """What the group's layers return with nothing knocked out, where it is worth to know."""
-        ids = tuple(tuple(item.ids) for item in group)
+        ids = tuple(tuple(row.ids) for row in group)
         if not self._may_spare(group[0]):
             return RecordedLayers([])
         if list(masks) == [()] or worthwhile(map(self._first_layer, masks), len(self._blocks)):
@@ -191,47 +204,72 @@ class MaskableModel:
             One list a layer of `ModelSpec.layers`, one sum over the requests a head.
 
         Raises:
-            ModelError: a derivative is not a number, or a request is longer than the model.
+            ModelError: a request is longer than the model.
+            CapabilityAbsent: a derivative is not a number.
         """
-        encoded = sorted(
-            (self._encode(index, request) for index, request in enumerate(requests)),
-            key=lambda e: (len(e.ids), e.place),
-        )
+        encoded = [self._encode(index, request) for index, request in enumerate(requests)]
         total = [torch.zeros(at.n_heads) for at, _ in self._layers]
-        for group in _groups(encoded, 1):
-            found = self._gradients_of(group, mask)
-            total = [before + more for before, more in zip(total, found, strict=True)]
+
+        def work(group: Sequence[Row], _step: int) -> None:
+            for so_far, more in zip(total, self._gradients_of(group, mask), strict=True):
+                so_far.add_(more)
+
+        self._batches.each("gradient", shared_rows(encoded), work)
         _check_finite(torch.cat(total), "the gradient by a head")
         return [one.tolist() for one in total]
 
-    @torch.inference_mode()
-    def generate(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
-        """What the model writes after each prompt, greedily, without special tokens."""
-        encoded = [self._prompt_ids(prompt) for prompt in prompts]
-        width, n = max(map(len, encoded), default=0), len(prompts)
-        pad = self._tokenizer.pad_token_id
-        pad = (self._tokenizer.eos_token_id or 0) if pad is None else pad
-        ids = torch.full((n, width), pad)
-        real = torch.zeros((n, width), dtype=torch.long)
-        for row, prompt in enumerate(
-            encoded
-        ):  # padded on the left, where generation does not go on
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            real[row, width - len(prompt) :] = 1
-        with self.knocked_out([mask], repeat=n):
-            out = self._model.generate(
-                ids.to(self.device),
-                attention_mask=real.to(self.device),
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                pad_token_id=pad,
-            )
-        return [
-            str(t) for t in self._tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
+    def generate(
+        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+    ) -> list[list[str]]:
+        """What the model writes after each prompt under each mask, greedily.
+
+        A text ends before a stop token, after `max_new_tokens`, or where the model's context is
+        full.
+
+        Returns:
+            One list a mask, in order, with one text a prompt, in order, without special tokens.
+
+        Raises:
+            ModelError: a prompt is empty or fills the model's context.
+        """
+        ids = [self._prompt_to_go_on(n, prompt) for n, prompt in enumerate(prompts)]
+        rooms = [self._room(one, max_new_tokens) for one in ids]
+        rows = [
+            Prompt(m * len(ids) + n, one, mask, room)
+            for m, mask in enumerate(masks)
+            for n, (one, room) in enumerate(zip(ids, rooms, strict=True))
         ]
+        rows = [row for row in rows if row.room > 0]
+        wrote: list[list[int]] = [[] for _ in masks for _ in ids]
+
+        def work(group: Sequence[Prompt], _step: int) -> None:
+            for row, new in zip(group, self._writer.write(group), strict=True):
+                wrote[row.place] = new
+
+        for alike in self._writer.alike(rows):
+            self._batches.each("generate", alike, work)
+        texts = self._tokenizer.batch_decode(wrote, skip_special_tokens=True) if wrote else []
+        return [
+            [str(text) for text in texts[m * len(ids) : (m + 1) * len(ids)]]
+            for m in range(len(masks))
+        ]
+
+    def _prompt_to_go_on(self, number: int, prompt: str) -> list[int]:
+        ids = self._prompt_ids(prompt)
+        if not ids:
+            raise ModelError(f"prompt {number} is empty: nothing says what to write")
+        if self._context is not None and len(ids) >= self._context:
+            raise ModelError(
+                f"prompt {number} has {len(ids)} tokens, the model takes {self._context} "
+                "with what it writes",
+                "choose items that are shorter",
+            )
+        return ids
+
+    def _room(self, ids: Sequence[int], max_new_tokens: int) -> int:
+        if self._context is None:
+            return max_new_tokens
+        return min(max_new_tokens, self._context - len(ids))
 
     @contextmanager
     def knocked_out(
@@ -271,7 +309,7 @@ class MaskableModel:
         with hooked([(user, fill) for users, fill in fills for user in users]):
             yield
 
-    def _gradients_of(self, group: Sequence[Encoded], mask: Mask) -> list[Tensor]:
+    def _gradients_of(self, group: Sequence[Row], mask: Mask) -> list[Tensor]:
         """`gradients` of one batch; one float32 (n_heads,) a layer."""
         scales = [
             torch.ones(at.n_heads, device=self.device, requires_grad=True) for at, _ in self._layers
@@ -281,13 +319,12 @@ class MaskableModel:
             for (at, users), scale in zip(self._layers, scales, strict=True)
             for user in users
         ]
-        ids, rows, positions = self._batch(group, 1)
+        batch = batch_of(group, 1, self.device)
         masked = self.knocked_out([mask], repeat=len(group))
         with hooked(hooks), masked, torch.enable_grad():
-            logits = self._logits_at(ids, rows, positions).float()
-            target = ids[rows, positions + 1]
-            picked = logits.gather(1, target[:, None])[:, 0]
-            (picked - logits.logsumexp(dim=1)).sum().backward()
+            logits = self._logits_at(batch).float()
+            picked = logits[batch.at, batch.targets]
+            (picked - logits.logsumexp(dim=1)[batch.at]).sum().backward()
         return [
             torch.zeros(at.n_heads) if s.grad is None else s.grad.float().cpu()
             for s, (at, _) in zip(scales, self._layers, strict=True)
@@ -296,50 +333,35 @@ class MaskableModel:
     @torch.inference_mode()
     def _score_batch(
         self,
-        group: Sequence[Encoded],
+        group: Sequence[Row],
         masks: Sequence[Mask],
         means: Mapping[int, Tensor] | None = None,
     ) -> list[Likelihood]:
-        """Likelihoods of the rows masks x group, masks outermost."""
-        ids, rows, positions = self._batch(group, len(masks))
+        """Likelihoods of masks x what is asked of the group's rows, masks outermost."""
+        batch = batch_of(group, len(masks), self.device)
         with self.knocked_out(masks, repeat=len(group), means=means):
-            logits = self._logits_at(ids, rows, positions)  # (n_places, vocabulary)
-        logprob, greedy, norm = _log_likelihood(logits, ids[rows, positions + 1])
-        ends = torch.tensor([item.n_answer for item in group] * len(masks)).cumsum(0).tolist()
-        forms = [item.form for item in group] * len(masks)
-        beginnings = begun(logits, norm, logprob, [0, *ends[:-1]], forms)
-        return _by_row(rows.cpu(), logprob, greedy, beginnings)
+            logits = self._logits_at(batch)  # (n_places, vocabulary)
+        logprob, greedy, norm = _log_likelihood(logits, batch)
+        ends = torch.tensor(batch.counts).cumsum(0).tolist()
+        forms = [item.form for row in group for item in row.asked] * len(masks)
+        starts = [0, *ends[:-1]]
+        beginnings = begun(logits, norm, logprob, starts, forms, places=batch.at)
+        return _by_answer(batch.counts, logprob, greedy, beginnings)
 
-    def _batch(self, group: Sequence[Encoded], copies: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids (copies * n_items, width), and row and position of every scored logit.
-
-        The logits at position p predict token p + 1.
-        """
-        width = len(group[-1].ids)
-        ids = torch.zeros((len(group), width), dtype=torch.long)  # padding: any token will do
-        for row, item in enumerate(group):
-            ids[row, : len(item.ids)] = torch.tensor(item.ids)
-        places = [
-            (copy * len(group) + row, p)
-            for copy in range(copies)
-            for row, item in enumerate(group)
-            for p in range(len(item.ids) - item.n_answer - 1, len(item.ids) - 1)
-        ]
-        rows, positions = torch.tensor(places, device=self.device).unbind(dim=1)
-        return ids.repeat(copies, 1).to(self.device), rows, positions
-
-    def _logits_at(self, ids: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
-        """Logits at the given places only; (n_places, vocabulary).
+    def _logits_at(self, batch: Batch) -> Tensor:
+        """Logits at a batch's places only; (n_places, vocabulary).
 
         The states are picked where they enter the output embedding, so that whatever the model does
         to its logits afterwards (scaling, soft capping) still happens.
         """
 
         def pick(_module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (args[0][rows, positions][None], *args[1:])
+            at = (batch.rows.to(args[0].device), batch.positions.to(args[0].device))
+            return (args[0][at][None], *args[1:])
 
         with hooked([(self._model.get_output_embeddings(), pick)]):
-            return self._model(input_ids=ids, use_cache=False).logits[0]
+            logits = self._model(input_ids=batch.ids, use_cache=False).logits[0]
+        return logits.to(self.device)
 
     def _encode(self, index: int, request: Continuation) -> Encoded:
         prompt = self._prompt_ids(request.prompt)
@@ -376,24 +398,20 @@ class MaskableModel:
         self._forms.setdefault(key, form)
         return form
 
+    def n_tokens(self, requests: Sequence[Request]) -> int:
+        """Tokens of requests: prompts with their answers, or with the most that may be written."""
+        return sum(
+            len(self._prompt_ids(one.prompt + one.answer))
+            if isinstance(one, Continuation)
+            else len(self._prompt_ids(one.prompt)) + one.max_new_tokens
+            for one in requests
+        )
+
     def _prompt_ids(self, text: str) -> list[int]:
         ids = list(self._tokenizer(text).input_ids)
         if ids and text and ids[-1] == self._tokenizer.eos_token_id:
             ids.pop()  # some tokenizers close every text
         return ids
-
-
-def _groups(encoded: Sequence[Encoded], n_masks: int) -> Iterator[list[Encoded]]:
-    """Neighbours in length that fill a batch together, or `MIN_ITEMS` of them."""
-    group: list[Encoded] = []
-    for item in encoded:
-        full = (len(group) + 1) * len(item.ids) * n_masks > BATCH_TOKENS
-        if full and len(group) >= MIN_ITEMS:
-            yield group
-            group = []
-        group.append(item)
-    if group:
-        yield group
 
 
 def load(
@@ -403,7 +421,8 @@ def load(
 
     Args:
         dtype: `auto` for the checkpoint's own, or bfloat16, float16, float32.
-        device: where to put it, as torch names devices.
+        device: where to put it, as torch names devices; `auto` spreads it over all GPUs, and over
+            the CPU's memory and the disk where they do not suffice (by accelerate).
 
     Raises:
         ModelError: transformers cannot load it, or parts of it are missing.
@@ -411,13 +430,7 @@ def load(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     wanted = "auto" if dtype == "auto" else DTYPES[dtype]
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(
-            f"the device {device!r} cannot be used: {_first_line(error)}",
-            "--device takes what this torch has, such as cpu or cuda",
-        ) from error
+    _check_device(device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
@@ -428,6 +441,7 @@ def load(
             local_files_only=True,
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
+            **({"device_map": "auto"} if device == AUTO else {}),
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"transformers cannot load {folder}: {_first_line(error)}") from error
@@ -435,7 +449,26 @@ def load(
     if info["missing_keys"] or info["mismatched_keys"]:
         missing = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
         raise ModelError(f"{folder} lacks weights that its config.json asks for: {missing[0]}")
-    return MaskableModel(model.to(device).eval().requires_grad_(False), tokenizer, spec)
+    if device != AUTO:
+        model.to(device)
+    return MaskableModel(model.eval().requires_grad_(False), tokenizer, spec)
+
+
+def _check_device(device: str) -> None:
+    if device == AUTO:
+        if find_spec("accelerate") is None:
+            raise UsageError(
+                "--device auto spreads a model by the package accelerate, which is missing",
+                "pip install accelerate",
+            )
+        return
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(
+            f"the device {device!r} cannot be used: {_first_line(error)}",
+            "--device takes what this torch has, such as cpu or cuda, or auto for several GPUs",
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -463,43 +496,47 @@ def _check_width(projection: Any, at: AttentionLayer) -> None:
         )
 
 
-def _log_likelihood(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _log_likelihood(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probability of each target, whether it is the most likely token, and the log-sum-exp.
 
     Returns:
-        float64 (n_places,) and bool (n_places,) on the CPU, float32 (n_places,) where the logits
+        float64 (n_scored,) and bool (n_scored,) on the CPU, float32 (n_places,) where the logits
         are.
     """
-    logprobs, greedy, norms = [], [], []
-    for start in range(0, len(target), SCORED_A_CHUNK):
-        part, want = logits[start:][:SCORED_A_CHUNK].float(), target[start:][:SCORED_A_CHUNK]
-        picked = part.gather(1, want[:, None])[:, 0]
+    norms, best = [], []
+    for start in range(0, len(logits), SCORED_A_CHUNK):
+        part = logits[start : start + SCORED_A_CHUNK].float()
         norms.append(part.logsumexp(dim=1))
-        logprobs.append(picked - norms[-1])
-        greedy.append(part.argmax(dim=1) == want)
-    return torch.cat(logprobs).double().cpu(), torch.cat(greedy).cpu(), torch.cat(norms)
+        best.append(part.argmax(dim=1))
+    norm = torch.cat(norms) if norms else logits.new_zeros(0, dtype=torch.float32)
+    likeliest = torch.cat(best) if best else batch.targets
+    picked = logits[batch.at, batch.targets].float()
+    greedy = likeliest[batch.at] == batch.targets
+    return (picked - norm[batch.at]).double().cpu(), greedy.cpu(), norm
 
 
 def _check_finite(values: Tensor, what: str) -> None:
     if not bool(torch.isfinite(values).all()):
-        raise ModelError(f"{what} is not a finite number", _DAMAGED)
+        raise CapabilityAbsent(f"{what} is not a finite number", _DAMAGED)
 
 
-def _first_bad(found: Sequence[Likelihood]) -> int | None:
-    """The first row whose log-probability is not a finite number."""
-    return next((row for row, one in enumerate(found) if not math.isfinite(one.logprob)), None)
+def _any_bad(found: Sequence[Likelihood]) -> bool:
+    """Whether a log-probability is not a finite number."""
+    return not all(math.isfinite(one.logprob) for one in found)
 
 
-def _by_row(
-    rows: Tensor, logprob: Tensor, greedy: Tensor, beginnings: Sequence[Begun | None]
+def _by_answer(
+    counts: Sequence[int], logprob: Tensor, greedy: Tensor, beginnings: Sequence[Begun | None]
 ) -> list[Likelihood]:
-    n_rows = len(beginnings)
-    total = torch.zeros(n_rows, dtype=torch.double).index_add_(0, rows, logprob)
-    right = torch.zeros(n_rows, dtype=torch.long).index_add_(0, rows, greedy.long())
-    count = torch.bincount(rows, minlength=n_rows)
+    n = len(counts)
+    answer = torch.arange(n).repeat_interleave(torch.tensor(counts))
+    total = torch.zeros(n, dtype=torch.double).index_add_(0, answer, logprob)
+    right = torch.zeros(n, dtype=torch.long).index_add_(0, answer, greedy.long())
     return [
-        Likelihood(float(t), int(r), int(c), *(b or (None, None)))
-        for t, r, c, b in zip(
-            total.tolist(), right.tolist(), count.tolist(), beginnings, strict=True
-        )
+        Likelihood(float(t), int(r), c, *(b or (None, None)))
+        for t, r, c, b in zip(total.tolist(), right.tolist(), counts, beginnings, strict=True)
     ]
+
+
+def _first_of(*ids: int | None) -> int:
+    return next(one for one in ids if one is not None)

@@ -14,12 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from editor import tasks
+from editor import costs, tasks
 from editor.architecture import check_heads, read_spec
 from editor.baking import describe, read_manifest, write_edit
 from editor.checkpoint import staged, verify_edits
 from editor.choose import Terms, choose, first_candidates
 from editor.confirm import confirm, expected_masks
+from editor.costs import StageCost
 from editor.errors import CheckFailed, UsageError
 from editor.formats import check_format
 from editor.layout import digest_file, source_files
@@ -69,7 +70,7 @@ def localize(recipe: Recipe, options: Options, progress: Progress) -> Localizati
         CapabilityAbsent: the model does not show the capability, or no head can be removed.
     """
     with started(recipe, options, progress) as run:
-        return _localize(run)
+        return _localize(run, edits=False)
 
 
 def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -> Removal:
@@ -90,7 +91,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
 
     with started(recipe, options, progress, check) as run:
         base = run.opened.source.folder
-        found = _localize(run)
+        found = _localize(run, edits=True)
         localized_s = time.monotonic() - run.began
         with staged(output, force=options.force, base=base) as folder:
             times: dict[str, Any] = {
@@ -110,6 +111,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "evaluations": found.evaluations,
                 "scan_evaluations": found.scan_evaluations,
                 "universal": found.universal.heads,
+                "over_limit": found.over_limit,
                 "plan": found.plan,
                 "confidence": found.confidence,
                 "confirmation": found.confirmation,
@@ -201,11 +203,17 @@ def _check_recorded(manifest: Manifest, weights: tuple[FileDigest, ...], base: M
         raise CheckFailed(f"the edits in {MANIFEST} are not those of its heads")
 
 
-def _localize(run: Run) -> Localization:
-    """The stages up to the choice, each from the journal where it was done before."""
+def _localize(run: Run, *, edits: bool) -> Localization:
+    """The stages up to the choice, each from the journal where it was done before.
+
+    Args:
+        edits: an edited checkpoint will be written, for what is said of the costs.
+    """
     what, settings, bench = run.what, run.settings, run.bench
     say, stage = run.progress.say, run.progress.stage
+    ahead = _ahead(run, edits=edits)
     stage("baseline", 2)
+    fresh, began = not len(run.folder.journal), time.monotonic()
     known = tasks.known(
         bench,
         what.target,
@@ -213,9 +221,12 @@ def _localize(run: Run) -> Localization:
         settings.choose_items,
         selected=not settings.improve,
     )
+    if fresh:  # else the journal answered, at no pace of the model's
+        say(costs.pace_sentence(ahead, ahead[0].tokens, time.monotonic() - began))
     check_headroom(known.base_exact, what.target, run.name, improve=settings.improve)
     universal = _universal(run)
-    job = _job(run, known.searching, universal)
+    excluded = costly_heads(universal, what.limits)
+    job = _job(run, known.searching, excluded)
     stage(f"search for the heads of {what.target.name}", job.budget)
     search = METHODS[settings.method](job)
     sure = search.confidence()
@@ -224,14 +235,14 @@ def _localize(run: Run) -> Localization:
     budget = settings.budget or 0
     stage("choice under the controls' limits", 2 * max(budget - job.budget, 0))
     controls = tasks.choose_controls(what, settings.choose_items)
-    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time)
+    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time, job.on_best)
     plan = choose(bench, known.choosing, controls, search, terms)
     say(f"chosen: {', '.join(map(str, plan.heads))}")
     form, confirmation = _checks(run, known.choosing, plan, search)
     if sure is not None and sure.universal:
         universal = _come_upon(run, universal, sure.universal)
     # The choice measured them: they come from the journal.
-    alone = measure_singles(bench, known.choosing, first_candidates(search), "logprob")
+    alone = measure_singles(bench, known.choosing, first_candidates(search), settings.score)
     record = Localization(
         run=str(run.folder.path),
         heads=plan.heads,
@@ -239,6 +250,7 @@ def _localize(run: Run) -> Localization:
         evaluations=plan.evaluations,
         scan_evaluations=universal.evaluations,
         universal=universal,
+        over_limit=tuple(sorted(excluded.difference(universal.heads))),
         estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
         plan=plan,
         confidence=sure,
@@ -247,6 +259,18 @@ def _localize(run: Run) -> Localization:
     )
     write_atomic(run.folder.path / ESTIMATE, record.model_dump_json(indent=1))
     return record
+
+
+def _ahead(run: Run, *, edits: bool) -> tuple[StageCost, ...]:
+    """Say what the run will cost at most."""
+    settings, spec, dtype = run.settings, run.opened.spec, run.settings.dtype
+    file = universal_file(run.opened, dtype, run.options.cache)
+    scan, n_heads = tasks.scans(settings) and not file.exists(), len(spec.heads())
+    count = run.bench.count
+    found = costs.stages(run.what, settings, n_heads, scan=scan, output=edits, count=count)
+    written = source_files(run.opened.source.folder) if edits else []
+    run.progress.say(costs.sentence(found, spec, dtype, sum(size for _, size in written)))
+    return found
 
 
 def _checks(
@@ -271,20 +295,21 @@ def _come_upon(run: Run, universal: UniversalHeads, heads: Sequence[Head]) -> Un
     return universal.model_copy(update={"heads": tuple(sorted(heads)), "effects": effects})
 
 
-def _job(run: Run, searching: Task, universal: UniversalHeads) -> Job:
+def _job(run: Run, searching: Task, excluded: frozenset[Head]) -> Job:
     """What the search is to find, and what it may cost."""
     settings, heads = run.settings, run.opened.spec.heads()
     texts = tasks.scan_texts()
 
     def is_universal(head: Head) -> bool:
         alone = [measure_singles(run.bench, text, [head], "nats_per_token") for text in texts]
-        return any(found.effects[0].effect > UNIVERSAL_NATS for found in alone)
+        # Without effects the model says nothing at all without the head.
+        return any(not found.effects or found.effects[0].effect > UNIVERSAL_NATS for found in alone)
 
     return Job(
         bench=run.bench,
         task=searching,
         heads=heads,
-        excluded=costly_heads(universal, run.what.limits),
+        excluded=excluded,
         seed=settings.seed,
         budget=search_budget(settings.method, settings.budget or 0, settings.max_heads, len(heads)),
         max_heads=settings.max_heads,
@@ -294,6 +319,7 @@ def _job(run: Run, searching: Task, universal: UniversalHeads) -> Job:
         sign=-1 if settings.improve else 1,
         is_universal=is_universal if settings.universal == "suspects" else None,
         out_of_time=run.out_of_time,
+        on_best=lambda best: run.progress.best([str(head) for head in best]),
     )
 
 
@@ -322,7 +348,7 @@ def _universal(run: Run) -> UniversalHeads:
         return found
     heads = run.opened.spec.heads()
     run.progress.stage("scan for universal heads (once a model)", len(texts) * (len(heads) + 1))
-    found = find_universal(run.bench, heads, texts, checkpoint)
+    found = find_universal(run.bench, heads, texts, checkpoint, out_of_time=run.out_of_time)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, found.model_dump_json(indent=1))
     run.progress.say(f"universal heads: {', '.join(map(str, found.heads))}")
@@ -338,7 +364,9 @@ def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:
     progress.stage("validation on base and edited files", 2 * len(rows) + 4 * len(heads))
     weights = edited.weights_id[:8]
     with Journal.open(run.folder.path / f"edited-{weights}.jsonl") as journal:
-        bench = loaded_bench(edited, settings.dtype, journal, run.options, progress)
+        bench = loaded_bench(
+            edited, settings.dtype, journal, run.options, progress, beside=run.bench
+        )
         return validate_edit(
             run.bench, bench, rows, heads, spec=run.opened.spec, seed=settings.seed
         )

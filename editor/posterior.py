@@ -37,6 +37,8 @@ MEASURED = 1e-6
 """Weight of a unit, as a share of the largest, below which no mask tells anything of it."""
 LIKELY = 0.5
 """A head at least this probable is fitted as a head of its own when others are judged."""
+LARGEST = 1e100
+"""Values from which squares would overflow."""
 GROUP_PROBABILITY = 0.95
 """The probability that a group of heads that cannot be told apart holds an effect's head."""
 
@@ -106,8 +108,11 @@ def fit(
     Raises:
         ValueError: the shapes do not fit, a value is not finite, or a prior is not positive.
     """
+    X, y, known = (np.asarray(part, dtype=np.float64) for part in (X, y, known))
+    if X.ndim != 2:
+        raise ValueError(f"expected masks of heads, found an array of shape {X.shape}")
     n_units = X.shape[1]
-    shares = np.ones(n_units) if prior is None else prior
+    shares = np.ones(n_units) if prior is None else np.asarray(prior, dtype=np.float64)
     _check(X, y, known, shares)
     pi = shares / shares.sum()
 
@@ -135,12 +140,14 @@ def fit(
 def fixed_terms(X: Array) -> Array:
     """A constant, and how many heads a mask has where masks differ enough in that.
 
+    With few heads in all there is no background of many, and their number says which they are.
+
     Returns:
         float64 (n_masks, 1 or 2).
     """
     sizes = X.sum(axis=1)
     one = np.ones(len(sizes))
-    varies = sizes.max() > 1.5 * sizes.min()
+    varies = X.shape[1] > N_EFFECTS and sizes.max() > 1.5 * sizes.min()
     return np.column_stack([one, sizes]) if varies else one[:, None]
 
 
@@ -316,7 +323,9 @@ def _check(X: Array, y: Array, known: Array, prior: Array) -> None:
         raise ValueError(f"expected one score and one variance a mask, found shapes {shapes}")
     if prior.shape != X.shape[1:]:
         raise ValueError(f"expected one prior a head, found {prior.shape} for {X.shape[1:]}")
-    if not all(np.isfinite(part).all() for part in (X, y, known, prior)):
-        raise ValueError("expected finite scores, found some that are not")
+    if not all((np.abs(part) < LARGEST).all() for part in (X, y, known, prior)):
+        raise ValueError(f"expected finite scores below {LARGEST:g}, found some that are not")
+    if (known < 0).any():
+        raise ValueError("expected variances of at least 0, found one below")
     if not (prior > 0).all():
         raise ValueError("expected a prior above 0 for every head, found one that is not")

@@ -1,4 +1,7 @@
-"""What a job would do, found without loading a model, opening a socket or writing a file."""
+"""What a job would do, found without opening a socket or writing a file.
+
+The model is loaded only where a first batch is to be timed.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,22 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from editor import gguf, tasks
+from editor import costs, gguf, tasks
 from editor.checkpoint import other_weights
 from editor.confirm import expected_masks
+from editor.costs import Count, StageCost, Timing
 from editor.coverage import require_coverage
 from editor.errors import ModelError, UsageError, nearest
 from editor.layout import digest_file, source_files
-from editor.progress import Progress
+from editor.progress import Progress, Silent
 from editor.recipe import Recipe
 from editor.records import FileSize, Record, Settings
-from editor.session import Opened, Options, open_model, settle, universal_file
+from editor.session import Opened, Options, loaded_bench, open_model, settle, universal_file
 from editor.source import ALIASES, PACKAGED, default_cache
 from editor.staging import CARD, MANIFEST, REPORT, SPACE_MARGIN_BYTES, check_output
+from editor.tasks import Scope
 
+_CONVERTED = "it would be converted once"
 WRITTEN_BESIDE = (CARD, MANIFEST, REPORT)
 
 
@@ -64,13 +70,36 @@ class Preview(Record):
     """Free space that the output needs."""
     unedited: tuple[str, ...]
     """Weights in other formats that would be copied as they are."""
+    network: str
+    """What would be downloaded; empty for nothing."""
+    stages: tuple[StageCost, ...]
+    """What each stage measures at most; none where the model is not here."""
+    tokens: int | None
+    """Of all stages; by the model's own tokenizer where a batch was timed, else by characters."""
+    journal_bytes: int | None
+    batch_bytes: int | None
+    """About the memory of one batch, beside the weights."""
+    timing: Timing | None = None
+    """A first batch on the real model; None where none was timed."""
+    hours: float | None = None
+    """At the pace of that batch."""
 
 
-def preview(recipe: Recipe, output: Path | None, options: Options, progress: Progress) -> Preview:
+def preview(
+    recipe: Recipe,
+    output: Path | None,
+    options: Options,
+    progress: Progress,
+    *,
+    edits: bool = False,
+    time_it: bool = False,
+) -> Preview:
     """Look ahead.
 
     Args:
         output: the folder to be written, or None for a search only.
+        edits: an output is written, even where it has no name yet.
+        time_it: load the model, where it is here, and time a first batch.
 
     Raises:
         UsageError: the recipe is wrong, or the output may not be written.
@@ -97,7 +126,9 @@ def preview(recipe: Recipe, output: Path | None, options: Options, progress: Pro
         **dict.fromkeys(
             ("settings", "n_layers", "n_heads", "scan_masks", "weights_bytes", "disk_bytes"), None
         ),
-        **dict.fromkeys(("files", "writes", "unedited"), ()),
+        **dict.fromkeys(("tokens", "journal_bytes", "batch_bytes"), None),
+        **dict.fromkeys(("files", "writes", "unedited", "stages"), ()),
+        "network": "" if opened or not _would_download(not_ready) else not_ready,
     }
     if opened is not None:
         require_coverage(opened.spec, allow_partial=options.allow_partial)
@@ -105,8 +136,65 @@ def preview(recipe: Recipe, output: Path | None, options: Options, progress: Pro
         looked |= _of_model(opened, settings, options)
         if output is not None:
             check_output(output, force=options.force, base=opened.source.folder)
+        edits = edits or output is not None
+        if edits:
             looked |= _of_output(opened.source.folder)
+        looked |= _of_measuring(opened, what, settings, options, edits=edits, time_it=time_it)
     return Preview.model_validate(looked)
+
+
+def cost_of(
+    opened: Opened, what: Scope, settings: Settings, options: Options, *, edits: bool, count: Count
+) -> tuple[StageCost, ...]:
+    """The stages of a job on a model that is here.
+
+    Args:
+        edits: an edited checkpoint is written and compared.
+        count: tokens of requests.
+    """
+    known = universal_file(opened, settings.dtype, options.cache).exists()
+    scan = tasks.scans(settings) and not known
+    n_heads = len(opened.spec.heads())
+    return costs.stages(what, settings, n_heads, scan=scan, output=edits, count=count)
+
+
+def _of_measuring(
+    opened: Opened,
+    what: Scope,
+    settings: Settings,
+    options: Options,
+    *,
+    edits: bool,
+    time_it: bool,
+) -> dict[str, object]:
+    """What the stages cost, by a timed batch if wanted."""
+    count, timing = costs.by_characters, None
+    if time_it:
+        bench = loaded_bench(opened, settings.dtype, _Forgetful(), options, Silent())
+        timing, count = costs.timed(bench, what, settings, opened.spec), bench.count
+    found = cost_of(opened, what, settings, options, edits=edits, count=count)
+    return {
+        "stages": found,
+        "tokens": sum(one.tokens for one in found),
+        "journal_bytes": costs.journal_bytes(found),
+        "batch_bytes": costs.batch_bytes(opened.spec, settings.dtype),
+        "timing": timing,
+        "hours": None if timing is None else round(costs.hours(found, timing.s_per_token), 6),
+    }
+
+
+class _Forgetful:
+    """A journal that keeps nothing: what is timed is not to be found again."""
+
+    def get(self, key: str) -> str | None:
+        del key
+
+    def append(self, key: str, value_json: str) -> None:
+        del key, value_json
+
+
+def _would_download(not_ready: str) -> bool:
+    return not not_ready.startswith(_CONVERTED)
 
 
 def conversion_folder(file: str, sha256: str, cache: Path | None) -> Path:
@@ -121,7 +209,7 @@ def _opened(model: str, options: Options, progress: Progress) -> tuple[Opened | 
     local = os.path.exists(here)
     to_convert = _unconverted(model, here, options.cache)
     if to_convert is not None:
-        return None, f"it would be converted once, to {to_convert}"
+        return None, f"{_CONVERTED}, to {to_convert}"
     try:
         return open_model(model, replace(options, offline=True), progress), ""
     except ModelError as error:
@@ -147,7 +235,6 @@ def _of_model(opened: Opened, settings: Settings, options: Options) -> dict[str,
     spec = opened.spec
     scanned = universal_file(opened, settings.dtype, options.cache).exists()
     stored = sum(file.n_bytes for file in spec.files)
-    wide = settings.dtype == "float32" and spec.dtype in ("BF16", "F16")
     return {
         "model": spec.source,
         "revision": spec.revision,
@@ -156,7 +243,7 @@ def _of_model(opened: Opened, settings: Settings, options: Options) -> dict[str,
         "n_layers": len(spec.layers),
         "n_heads": len(spec.heads()),
         "scan_masks": len(spec.heads()) + 1 if tasks.scans(settings) and not scanned else 0,
-        "weights_bytes": stored * (2 if wide else 1),
+        "weights_bytes": costs.weights_bytes(spec, settings.dtype, stored),
         "files": spec.files,
     }
 

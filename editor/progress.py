@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -20,6 +21,14 @@ class Progress(Protocol):
         """`n` masks of the stage are done."""
         ...
 
+    def tokens(self, n: int) -> None:
+        """`n` tokens were measured, those of the masks that `advance` tells of next."""
+        ...
+
+    def best(self, heads: Sequence[str]) -> None:
+        """The heads that look best so far, the best first."""
+        ...
+
 
 class Silent:
     """Shows nothing."""
@@ -32,3 +41,9 @@ class Silent:
 
     def advance(self, n: int) -> None:
         del n
+
+    def tokens(self, n: int) -> None:
+        del n
+
+    def best(self, heads: Sequence[str]) -> None:
+        del heads

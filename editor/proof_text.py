@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from editor.display import heads_text, size_text, table
+from editor.display import heads_text, table
 from editor.records import Difference, Head, TensorDifference, Undone, Verified
-from editor.wording import one_line
+from editor.wording import one_line, size_text
 
 MAX_SHOWN = 40
 

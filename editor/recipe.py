@@ -22,7 +22,8 @@ MAX_BYTES = 1_000_000
 # Strict, because lax parsing would take `true` for 1 and `"3"` for 3.
 _Text = Annotated[str, Field(strict=True)]
 _Name = Annotated[str, Field(strict=True, min_length=1)]
-_Items = Annotated[int, Field(strict=True, gt=0)]
+_Items = Annotated[int, Field(strict=True, ge=4)]
+"""Fewer tell nothing of how much items differ, so there would be no interval."""
 _Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 _Drop = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
@@ -246,7 +247,7 @@ def _read(path: Path) -> str:
 def _usage_error(error: ValidationError, where: str, node: yaml.Node | None) -> UsageError:
     """Each fault as `file:line: field: expected this, found that`."""
     lines: list[str] = []
-    hint = _HINT
+    hint = _HINT if node is not None else f"--help shows the flags, {_HINT}"
     for fault in error.errors(include_url=False):
         loc, found = fault["loc"], _SHORT.repr(fault["input"])
         field = ".".join(str(part) for part in loc if part != "[key]")

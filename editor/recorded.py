@@ -20,12 +20,12 @@ SPARING_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError,
 
 _INDEX = re.compile(r"\.\d+\.", re.ASCII)
 
-MIN_MASKS = 6
-"""Fewer masks do not repay the recording."""
-MAX_BYTES = 256 << 20
-"""Memory for recordings that later calls may use."""
-MIN_SAVED = 0.25
-"""Share of the layers that must be spared on average."""
+MAX_BYTES = 16 << 20
+"""Memory for recordings that later calls may use, at least,"""
+MAX_SHARE = 0.08
+"""and this share of what the weights take where that is more."""
+MIN_SAVED = 1.5
+"""Whole passes that must be spared: the recording takes one."""
 
 
 class RecordedLayers:
@@ -65,21 +65,32 @@ class RecordedLayers:
             return
         last = _repeated(self._outputs[n_spared - 1], copies)
         replaced = self._blocks[:n_spared]
+        # What spreads a model over devices has put a forward of its own there.
+        own = [vars(block).get("forward") for block in replaced]
         for block, output in zip(replaced, [*self._outputs[: n_spared - 1], last], strict=True):
             block.forward = _returning(output)  # only the last one's output is looked at
         try:
             yield
         finally:
-            for block in replaced:
-                del block.forward  # the class's own shows again
+            for block, forward in zip(replaced, own, strict=True):
+                if forward is None:
+                    del block.forward  # the class's own shows again
+                else:
+                    block.forward = forward
 
 
 class Recordings:
     """Recorded layers by the batch that they are of; the oldest go when memory is short."""
 
-    def __init__(self, blocks: Sequence[torch.nn.Module]) -> None:
-        self._blocks = blocks
+    def __init__(self, blocks: Sequence[torch.nn.Module], weight_bytes: int = 0) -> None:
+        self._blocks, self._weight_bytes = blocks, weight_bytes
         self._kept: OrderedDict[Hashable, RecordedLayers] = OrderedDict()
+
+    def clear(self) -> bool:
+        """Drop all; says whether there was anything."""
+        had = bool(self._kept)
+        self._kept.clear()
+        return had
 
     def peek(self, batch: Hashable) -> RecordedLayers:
         """What was recorded for a batch, or a recording of nothing."""
@@ -91,7 +102,8 @@ class Recordings:
             lower = RecordedLayers(self._blocks)
             lower.record(forward)
             self._kept[batch] = lower
-            while sum(one.n_bytes for one in self._kept.values()) > MAX_BYTES:
+            at_most = max(MAX_BYTES, int(MAX_SHARE * self._weight_bytes))
+            while sum(one.n_bytes for one in self._kept.values()) > at_most:
                 self._kept.popitem(last=False)
             return lower
         return self._kept[batch]
@@ -99,9 +111,7 @@ class Recordings:
 
 def worthwhile(first_layers: Iterable[int], n_layers: int) -> bool:
     """Whether recording pays for masks that begin at these layers."""
-    first_layers = list(first_layers)
-    saved = sum(first_layers) / max(1, len(first_layers) * n_layers)
-    return len(first_layers) >= MIN_MASKS and saved >= MIN_SAVED
+    return sum(first_layers) / max(1, n_layers) >= MIN_SAVED
 
 
 @torch.inference_mode()

@@ -197,7 +197,8 @@ class Measurement(Record):
     task: str
     items: str
     """Digest of the items and their order."""
-    scores: Scores
+    scores: Scores | None
+    """None where a score is not a number: such a mask tells nothing."""
     elapsed_s: float
     fill: Fill = "zero"
 
@@ -239,6 +240,8 @@ class Estimate(Record):
     effects: tuple[HeadEffect, ...]
     """The head that is expected to matter most comes first."""
     rivals: tuple[Rival, ...] = ()
+    not_numbers: tuple[tuple[HeadText, ...], ...] = ()
+    """Masks under which a score is not a number: the others tell the effects."""
 
 
 class Confidence(Record):
@@ -291,6 +294,14 @@ class Predicted(Record):
     edited: float
 
 
+class Measured(Record):
+    """A mean over items, with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 class Added(Record):
     """One step of the choice."""
 
@@ -300,6 +311,8 @@ class Added(Record):
     answers lost, plus a tenth for each nat.  Where the target is to get better, what it wins."""
     alone: float
     """The same with nothing else out.  A stand-in for another head costs little alone."""
+    beyond: Measured | None = None
+    """The first less the second; None for the first head."""
 
 
 class EditPlan(Record):
@@ -539,14 +552,6 @@ class Fingerprint(Record):
     settings: Settings
 
 
-class Measured(Record):
-    """A mean over items, with the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class Interaction(Record):
     """What two heads cost together beyond what they cost alone, in nats an item."""
 
@@ -652,6 +657,8 @@ class Manifest(Record):
     evaluations: int | None = None
     scan_evaluations: int | None = None
     universal: tuple[HeadText, ...] = ()
+    over_limit: tuple[HeadText, ...] = ()
+    """Other heads that the search left out: each alone costs a text more than its limit."""
     confidence: Confidence | None = None
     """None where the method of the search does not tell."""
     plan: EditPlan | None = None
@@ -739,6 +746,8 @@ class Localization(Record):
     scan_evaluations: int
     """Masks of the once-a-model scan for universal heads, which the cache may have spared."""
     universal: UniversalHeads
+    over_limit: tuple[HeadText, ...] = ()
+    """Other heads that were kept out of the search: each alone costs a text more than its limit."""
     estimates: tuple[Estimate, ...]
     plan: EditPlan
     confidence: Confidence | None = None
@@ -796,8 +805,8 @@ class Concentration(Record):
     solver: str
     n_heads: int
     """All heads of the model."""
-    n_universal: int
-    """Heads that were measured and are left out here, because every text needs them."""
+    n_left_out: int
+    """Heads that are in no share: all text needs them, or they cost a text more than its limit."""
     n_measured: int
     """All other heads with an effect."""
     n_told: int

@@ -58,7 +58,8 @@ def maps(
         Map(
             title.format(wording.one_line(at.task)),
             f"{text}, in {wording.unit_of(at.score, at.solver)}. "
-            f"From {at.n_masks} masks, solver {at.solver}.",
+            f"From {at.n_masks} masks, solver {at.solver}. "
+            f"{wording.not_numbers_text(at.not_numbers)}",
             head_map(at, grid, manifest.heads, manifest.universal, floor=floor),
             *_top_heads(at, manifest, sign),
         )
@@ -148,7 +149,9 @@ def foreseen(manifest: Manifest) -> dict[str, Any] | None:
 
 def universal_part(manifest: Manifest, universal: UniversalHeads | None) -> dict[str, Any] | None:
     """What is known of heads that all text needs: a sentence, and each one's cost on every text."""
-    said = confidence_text.scan_text(manifest.universal, manifest.scan_evaluations)
+    said = confidence_text.scan_text(
+        manifest.universal, manifest.scan_evaluations, manifest.over_limit
+    )
     if not said:
         return None
     texts = universal.effects if universal and manifest.universal else ()

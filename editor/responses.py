@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 
 DEEPEST_LOSS = 6.0
 """Nats an item beyond which more loss says nothing: the answer is gone."""
+FEWEST_CLUSTERS = 2
+"""Things that questions must be about for an interval."""
 DEAD_SHARE = 0.95
 """Share of the deepest loss from which a mask is dead: it hides what each of its heads does."""
 
@@ -102,9 +104,16 @@ def require_signal(response: Response, task: str) -> None:
     """Refuse masks from which nothing can be told.
 
     Raises:
-        CapabilityAbsent: all masks cost the same, or under all of them nothing is left.
+        CapabilityAbsent: all questions are about one thing, all masks cost the same, or under all
+            of them nothing is left.
     """
     losses, n = response.losses, len(response.losses)
+    if len(set(response.clusters.tolist())) < FEWEST_CLUSTERS:
+        raise CapabilityAbsent(
+            f"all questions of {task} that are asked are about the same: how much such questions "
+            "differ, and with it how sure an effect is, cannot be told",
+            "ask more with --search-items, or choose another capability",
+        )
     if (losses >= DEAD_SHARE * response.deepest).all():
         raise CapabilityAbsent(
             f"nothing is left of {task} under any of {n} masks: dead masks do not tell heads apart",

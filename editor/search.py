@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from editor import design, estimate
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench, Task, as_mask
+from editor.measure import MORE_TIME, N_TRIES, Bench, Task, as_mask, measured_in_time
 from editor.records import Confidence, Design, Estimate, Head, Mask, Prior, Rival, Scores, View
 from editor.responses import Response, require_signal, respond
 from editor.universal import measure_singles
 
-N_TRIES = 10
-"""Candidates that the choice tries at once."""
 N_RIVAL_HEADS = 5
-CHUNK = N_TRIES + 1
-"""Masks between two looks at the clock: a step of the choice is finished once it is begun."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,8 @@ class Job:
     costs an evaluation."""
     out_of_time: Callable[[float], bool] = lambda share: False
     """Whether that share of the run's time is over."""
+    on_best: Callable[[Sequence[Head]], None] = lambda heads: None
+    """Hears which heads look best so far, the best first."""
 
     @property
     def units(self) -> list[int]:
@@ -95,9 +93,10 @@ class PublishedSearch:
             size=max(1, round(len(job.heads) * 0.02)),
             seed=job.seed,
         )
-        self._X = design.matrix([rows])
-        self._response = measure_rows(job, rows)
+        self._told, self._response = measure_rows(job, rows)
+        self._X = design.matrix([self._told.rows])
         require_signal(self._response, job.task.name)
+        job.on_best(self.rank(())[: job.max_heads])
 
     def rank(self, chosen: Sequence[Head]) -> list[Head]:
         effects = estimate.published_lasso(self._X, -self._response.losses)
@@ -121,6 +120,7 @@ class PublishedSearch:
                 n_masks=len(self._X),
                 fit_r2=estimate.held_out_r2(self._X, -self._response.losses),
                 effects=tuple(sorted(effects, key=lambda one: (-one.effect, one.head))),
+                not_numbers=self._told.not_numbers,
             ),
         )
 
@@ -136,8 +136,9 @@ class ScanSearch:
     def __init__(self, job: Job) -> None:
         self._job = job
         heads = [job.heads[unit] for unit in job.units]
-        scores_of_all(job, [(head,) for head in heads])
+        measured_all(job, [(head,) for head in heads])
         self._found = singles_of(job, heads)
+        job.on_best(self.rank(())[: job.max_heads])
 
     def rank(self, chosen: Sequence[Head]) -> list[Head]:
         ranked = sorted(self._found.effects, key=lambda one: -self._job.sign * one.effect)
@@ -199,40 +200,66 @@ def by_gradient(job: Job, chosen: Sequence[Head]) -> list[Head]:
     return [job.heads[unit] for unit in sorted(job.units, key=lambda unit: -gradient[unit])]
 
 
-def measure_rows(job: Job, rows: Design) -> Response:
+class Told(NamedTuple):
+    """What was measured of a design: the rows that yield numbers, and the others."""
+
+    rows: Design
+    scores: list[Scores]
+    """One a row."""
+    not_numbers: tuple[Mask, ...]
+    """Masks under which a score is not a number."""
+
+
+def measure_rows(job: Job, rows: Design) -> tuple[Told, Response]:
     """Measure a design's masks, and what they cost.
 
     Raises:
-        CapabilityAbsent: the time is up before the last of them.
+        CapabilityAbsent: the time is up before the last of them, or none yields numbers.
     """
     (base,) = job.bench.scores(job.task, [()])
-    found = scores_of_all(job, [job.mask(row) for row in rows.rows])
-    return respond(base, found, job.task.items, job.view)
+    found = measured_all(job, [job.mask(row) for row in rows.rows])
+    told = only_numbers(job, rows, found)
+    require_numbers(job.task.name, len(told.scores), told.not_numbers)
+    return told, respond(base, told.scores, job.task.items, job.view)
 
 
-def scores_of_all(job: Job, masks: Sequence[Mask]) -> list[Scores]:
-    """The scores of all the masks: a part of a design whose size is fixed means nothing.
+def only_numbers(job: Job, rows: Design, found: Sequence[Scores | None]) -> Told:
+    """Keep the rows whose masks yield numbers; where fewer were measured, of the first."""
+    pairs = list(zip(rows.rows, found, strict=False))
+    kept = [(row, scores) for row, scores in pairs if scores is not None]
+    return Told(
+        rows.model_copy(update={"rows": tuple(row for row, _ in kept)}),
+        [scores for _, scores in kept],
+        tuple(job.mask(row) for row, scores in pairs if scores is None),
+    )
+
+
+def require_numbers(task: str, n_told: int, not_numbers: Sequence[Mask]) -> None:
+    """Refuse a design of which no mask yields numbers.
+
+    Raises:
+        CapabilityAbsent: there is none.
+    """
+    if not n_told:
+        raise CapabilityAbsent(
+            f"under all of {len(not_numbers)} masks a score of {task} is not a finite number",
+            "its dtype may overflow: try --dtype float32",
+        )
+
+
+def measured_all(job: Job, masks: Sequence[Mask]) -> list[Scores | None]:
+    """What all the masks yield: a part of a design whose size is fixed means nothing.
 
     Raises:
         CapabilityAbsent: the time is up before the last of them.
     """
-    found = scores_in_time(job.bench, job.task, masks, lambda: job.out_of_time(1.0))
+    found = measured_in_time(job.bench, job.task, masks, lambda: job.out_of_time(1.0))
     if len(found) < len(masks):
         raise CapabilityAbsent(
-            f"the search took all of the time after {len(found)} of {len(masks)} masks of "
-            f"{job.task.name}, of which this method needs all",
-            "give more with --max-hours, or start again: what was measured is not lost",
+            f"the time was up after {len(found)} of {len(masks)} masks of {job.task.name}, of "
+            "which this method needs all",
+            MORE_TIME,
         )
-    return found
-
-
-def scores_in_time(
-    bench: Bench, task: Task, masks: Sequence[Mask], out_of_time: Callable[[], bool]
-) -> list[Scores]:
-    """The scores of the masks; once the time is up, only of the first, at least of one chunk."""
-    found: list[Scores] = []
-    while len(found) < len(masks) and not (found and out_of_time()):
-        found += bench.scores(task, masks[len(found) : len(found) + CHUNK])
     return found
 
 
@@ -256,7 +283,8 @@ def rivals(X: estimate.Array, losses: estimate.Array, heads: Sequence[Head]) -> 
 def with_singles(pooled: Estimate, singles: Estimate) -> Estimate:
     """The pools' estimate, with the heads that were measured alone as they were measured."""
     alone = {one.head: one for one in singles.effects}
-    if not alone:
+    # Pools count right answers on a log scale, heads alone as a share.
+    if not alone or pooled.score == "exact":
         return pooled
     known = {one.head: one for one in pooled.effects}
     merged = [
@@ -276,5 +304,6 @@ def with_singles(pooled: Estimate, singles: Estimate) -> Estimate:
             "solver": f"{len(alone)} heads alone, the others by {pooled.solver}",
             "n_masks": pooled.n_masks + len(alone),
             "effects": tuple(sorted(merged, key=lambda one: (-one.effect, one.head))),
+            "not_numbers": tuple(dict.fromkeys((*pooled.not_numbers, *singles.not_numbers))),
         }
     )

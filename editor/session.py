@@ -7,17 +7,18 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from editor import __version__
 from editor.architecture import read_spec
 from editor.coverage import require_coverage
-from editor.digests import remembered_digest
+from editor.digests import identity, remembered_digest
+from editor.fanout import FanOut
 from editor.gguf_spec import read_gguf_spec
-from editor.layout import digest_file, source_files
+from editor.loading import Loading, threads_of
 from editor.measure import Bench, Memory
 from editor.methods import budget_of
 from editor.progress import Progress
@@ -28,6 +29,7 @@ from editor.store import RunDir
 from editor.tasks import Scope, scan_texts, scope
 from editor.universal import SCAN_VERSION
 from editor.weights import is_gguf
+from editor.workers import open_crew, require_ray, wants_workers
 
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
 _PACKED_DTYPE = "bfloat16"
@@ -54,10 +56,12 @@ class Options:
     """Go on with a model of which only some layers have heads that can be edited."""
     max_hours: float | None = None
     """Measure no more once a run took so long; what is known then is used."""
-
-
-DECIDING = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".py")
-"""Suffixes of the files beside the weights that change what a model computes or reads."""
+    command: tuple[str, ...] = field(default=(), compare=False)
+    """What was typed after `editor`, kept in the run's folder as the way to go on."""
+    workers: int | None = None
+    """Processes that measure: by default one, and on a Ray cluster as many as fit."""
+    ray: str | None = None
+    """Address of a Ray cluster whose machines measure."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,7 @@ class Opened:
     @cached_property
     def identity(self) -> str:
         """sha256 over the digests of all files that decide what the model says."""
-        weights = {file.name for file in self.spec.files}
-        names = [name for name, _ in source_files(self.root) if name.endswith(DECIDING)]
-        files = [*self.weights, *(digest_file(self.root, n) for n in names if n not in weights)]
-        text = "\n".join(f"{file.name} {file.sha256}" for file in files)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return identity(self.root, [file.name for file in self.spec.files], self.cache)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Logged:
 
     def __init__(self, progress: Progress, folder: RunDir) -> None:
         self._progress, self._folder = progress, folder
-        self.advance = progress.advance
+        self.advance, self.tokens, self.best = progress.advance, progress.tokens, progress.best
 
     def say(self, line: str) -> None:
         self._folder.log(line)
@@ -217,6 +217,7 @@ def started(
         ModelError: the model cannot be used.
     """
     began = time.monotonic()
+    require_ray(options.ray)
     what = scope(recipe)
     opened = open_model(recipe.model, options, progress)
     require_coverage(opened.spec, allow_partial=options.allow_partial)
@@ -236,29 +237,59 @@ def started(
         new_run=options.new_run,
     ) as folder:
         folder.write_config(fingerprint.model_dump(mode="json"))
+        if options.command:
+            folder.write_command(options.command)
         progress = Logged(progress, folder)
         again = " (going on with it)" if folder.resumed else ""
         progress.say(f"run folder {folder.path}{again}")
         try:
-            bench = loaded_bench(opened, settings.dtype, folder.journal, options, progress)
-            yield Run(opened, what, settings, folder, bench, options, progress, began)
+            with closing(
+                loaded_bench(opened, settings.dtype, folder.journal, options, progress)
+            ) as bench:
+                yield Run(opened, what, settings, folder, bench, options, progress, began)
         except BaseException:
             folder.log(traceback.format_exc())
             raise
 
 
 def loaded_bench(
-    opened: Opened, dtype: str, journal: Memory, options: Options, progress: Progress
+    opened: Opened,
+    dtype: str,
+    journal: Memory,
+    options: Options,
+    progress: Progress,
+    *,
+    beside: Bench | None = None,
 ) -> Bench:
-    """Load the model and put it on a bench."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from editor.model import load  # torch and transformers: seconds
+    """Load the model and put it on a bench, which is to be closed.
 
-    model = load(
-        opened.source.folder,
-        opened.spec,
+    Args:
+        beside: a bench of another model, whose workers this one shares.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    making = Loading(
+        name=opened.source.name,
+        folder=opened.source.folder,
+        spec=opened.spec,
         dtype=dtype,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
     )
-    return Bench(model, journal, progress.advance)
+    engine = None if beside is None else beside.model
+    if isinstance(engine, FanOut):
+        fan_out = engine.beside(dispatched(making, opened, options))
+    elif wants_workers(options.workers, options.ray):
+        crew = open_crew(options.workers, options.ray, options.device, progress)
+        fan_out = FanOut(crew, dispatched(making, opened, options))
+    else:
+        model = making(0)
+        return Bench(model, journal, progress.advance, progress.tokens, model.n_tokens)
+    # Nobody counts tokens here: the tokenizer is where the model is.
+    return Bench(fan_out, journal, progress.advance)
+
+
+def dispatched(making: Loading, opened: Opened, options: Options) -> Loading:
+    """How a worker loads the model: with its share of the cores, or on a machine of its own."""
+    if options.ray:
+        return replace(making, identity=opened.identity, cache=options.cache)
+    return replace(making, threads=threads_of(options.workers or 1), spread=True)

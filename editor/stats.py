@@ -55,9 +55,34 @@ def paired_change(
     """
     (before, weights), (after, _) = values(base, metric), values(edited, metric)
     b, e, w = _resampled((before, after, weights), items, seed)
-    low, high = np.percentile((e - b) / w, [2.5, 97.5])
+    low, high = map(float, np.percentile((e - b) / w, [2.5, 97.5]))
+    if metric == "exact":
+        low, high = _widened(after - before, items, (low, high), least=-1.0)
     first, second = before.sum() / weights.sum(), after.sum() / weights.sum()
-    return Change(float(first), float(second), float(second - first), float(low), float(high))
+    return Change(float(first), float(second), float(second - first), low, high)
+
+
+def share_interval(
+    sample: Sequence[float] | Array, items: Sequence[Item], *, least: float = 0.0
+) -> tuple[float, float]:
+    """`mean_interval` of outcomes that are yes or no, or with `least` -1 of their changes."""
+    flat = np.asarray(sample, dtype=np.float64)
+    return _widened(flat, items, mean_interval(flat, items), least=least)
+
+
+def _widened(
+    sample: Array, items: Sequence[Item], found: tuple[float, float], *, least: float
+) -> tuple[float, float]:
+    """The interval; where all outcomes are alike, resampling them would give it no width.
+
+    With n outcomes alike, another one may still have a probability of 1 - 0.025^(1/n) (Clopper &
+    Pearson, 1934); items with one key count once.
+    """
+    if np.ptp(sample) > 0:
+        return found
+    value, n = float(sample[0]), len({item.key for item in items})
+    beyond = 1.0 - 0.025 ** (1.0 / n)
+    return max(value - beyond, least), min(value + beyond, 1.0)
 
 
 def mean_interval(

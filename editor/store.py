@@ -1,7 +1,7 @@
 """What a run leaves on disk: atomic files, a journal that survives a kill, a folder of its own.
 
     runs/2026-01-31-SmolLM2-135M-Instruct-arithmetic-0f3a9c21/
-        config.json  env.json  journal.jsonl  log.txt  estimate.json
+        config.json  command.json  env.json  journal.jsonl  log.txt  estimate.json
 
 The last part of the name is the start of the settings' fingerprint, so the same command finds its
 folder again and goes on where it stopped.
@@ -15,8 +15,9 @@ import os
 import platform
 import re
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,6 +27,10 @@ from editor.errors import UsageError
 
 CONFIG, JOURNAL, ESTIMATE = "config.json", "journal.jsonl", "estimate.json"
 """The settings of a run, what it measured, and what it found: the last once heads are chosen."""
+COMMAND, ENVIRONMENT, LOCK, LOG = "command.json", "env.json", ".lock", "log.txt"
+"""What was typed, the versions it runs under, who holds it, and what was said."""
+LOCK_TRIES, LOCK_WAIT_S = 5, 0.05
+"""A look at who holds a run takes its lock for an instant, which must not refuse a run."""
 
 # A resume under other versions of these would mix numbers that are not comparable.
 _COMPUTING = ("numpy", "tokenizers", "torch", "transformers")
@@ -216,7 +221,7 @@ class RunDir:
 
     @classmethod
     def _enter(cls, path: Path, resumed: bool) -> RunDir:
-        lock = (path / ".lock").open("ab+")
+        lock = (path / LOCK).open("ab+")
         try:
             _acquire(lock, path)
             _check_environment(path)
@@ -238,10 +243,14 @@ class RunDir:
         else:
             write_atomic(file, _pretty(new))
 
+    def write_command(self, arguments: Sequence[str]) -> None:
+        """Keep what was typed, as the way to go on; the last command counts."""
+        write_atomic(self.path / COMMAND, json.dumps(list(arguments)) + "\n")
+
     def log(self, line: str) -> None:
         """Append a line to log.txt, with the time."""
         clean = "".join(c if c.isprintable() or c in "\t\n" else "?" for c in line)
-        with (self.path / "log.txt").open("a", encoding="utf-8", errors="replace") as stream:
+        with (self.path / LOG).open("a", encoding="utf-8", errors="replace") as stream:
             stream.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {clean}\n")
 
     def close(self) -> None:
@@ -270,8 +279,13 @@ def environment() -> dict[str, Any]:
     }
 
 
+def computing() -> dict[str, str | None]:
+    """Versions of the packages that numbers come from."""
+    return {name: environment()["packages"][name] for name in _COMPUTING}
+
+
 def _check_environment(path: Path) -> None:
-    file, now = path / "env.json", environment()
+    file, now = path / ENVIRONMENT, environment()
     if not file.exists():
         write_atomic(file, _pretty(now))
         return
@@ -337,20 +351,57 @@ def _create(runs: Path, name: str, number: int) -> Path:
         return path
 
 
+@contextlib.contextmanager
+def holding(path: Path) -> Generator[None]:
+    """Keep other processes out of a run's folder for the time of the block.
+
+    Raises:
+        UsageError: another process is working in it.
+    """
+    with (path / LOCK).open("ab+") as lock:
+        _acquire(lock, path)
+        yield
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process is working in a run's folder."""
+    import fcntl
+
+    try:
+        # A folder of strangers may have anything there: a pipe would be waited for.
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:  # never held, or not ours to look at
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _acquire(lock: BinaryIO, path: Path) -> None:
     """Hold the lock until the file is closed, which the system also does for a killed process."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
+    for left in reversed(range(LOCK_TRIES)):
+        try:
+            return _lock(lock)
+        except (BlockingIOError, PermissionError) as error:
+            if not left:
+                raise UsageError(
+                    f"another process is working in {path}",
+                    "wait for it, or start a second run with --new-run",
+                ) from error
+            time.sleep(LOCK_WAIT_S)
 
-            lock.seek(0)
-            msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
 
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError) as error:
-        raise UsageError(
-            f"another process is working in {path}",
-            "wait for it, or start a second run with --new-run",
-        ) from error
+def _lock(lock: BinaryIO) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        lock.seek(0)
+        msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

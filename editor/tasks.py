@@ -21,6 +21,8 @@ TEXT_FACTOR = 2
 """So does a text: with few passages the error of its cost would hide what it really costs."""
 ITEMS_PER_PASSAGE = 4
 """A passage holds tens of scored tokens, so texts need fewer items than tasks by this factor."""
+FEWEST_PASSAGES = 4
+"""With fewer it would not be known how much passages differ."""
 CANDIDATES_PER_ITEM = 8
 """How many items are looked through for one that the base model answers."""
 
@@ -142,5 +144,5 @@ def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -
 
 def _take(capability: Capability, split: Split, count: int) -> tuple[Item, ...]:
     if capability.kind == "text":
-        count = max(1, count // ITEMS_PER_PASSAGE)
+        count = max(FEWEST_PASSAGES, count // ITEMS_PER_PASSAGE)
     return capability.items(split)[:count]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from editor import stats
-from editor.measure import Bench, Task
-from editor.records import Estimate, Head, HeadEffect, Metric, Scores, UniversalHeads
+from editor.errors import CapabilityAbsent
+from editor.measure import MORE_TIME, Bench, Task, measured_in_time
+from editor.records import Estimate, Head, HeadEffect, Mask, Metric, Scores, UniversalHeads
 from editor.responses import item_losses
 
 UNIVERSAL_NATS = 0.1
@@ -19,7 +20,12 @@ SCAN_VERSION = 1
 
 
 def find_universal(
-    bench: Bench, heads: Sequence[Head], texts: Sequence[Task], checkpoint: str
+    bench: Bench,
+    heads: Sequence[Head],
+    texts: Sequence[Task],
+    checkpoint: str,
+    *,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> UniversalHeads:
     """Knock out every head alone on every text: what all text needs belongs to no capability.
 
@@ -27,10 +33,25 @@ def find_universal(
         heads: all heads of the model.
         texts: tasks of text capabilities.
         checkpoint: identity of the model, for the record.
+        out_of_time: whether to measure no more.
+
+    Raises:
+        CapabilityAbsent: the time is up before all are measured.
     """
     began = time.monotonic()
+    masks: list[Mask] = [(head,) for head in heads]
+    for text in texts:
+        n_done = len(measured_in_time(bench, text, masks, out_of_time))
+        if n_done < len(masks):
+            raise CapabilityAbsent(
+                f"the time was up after {n_done} of {len(masks)} heads of the once-a-model scan "
+                f"for universal heads on {text.name}",
+                f"{MORE_TIME}; or do without the scan with --universal suspects",
+            )
     effects = [measure_singles(bench, text, heads, "nats_per_token") for text in texts]
     costly = {one.head for found in effects for one in found.effects if one.effect > UNIVERSAL_NATS}
+    # Without these the model says nothing at all.
+    costly |= {head for found in effects for mask in found.not_numbers for head in mask}
     return UniversalHeads(
         checkpoint=checkpoint,
         threshold=UNIVERSAL_NATS,
@@ -57,9 +78,12 @@ def measure_singles(bench: Bench, task: Task, heads: Sequence[Head], metric: Met
 
     Log-probabilities are cut as everywhere: an item loses at most `responses.DEEPEST_LOSS` nats.
     """
-    base, *found = bench.scores(task, [(), *((head,) for head in heads)])
+    (base,) = bench.scores(task, [()])
+    found = bench.measured(task, [(head,) for head in heads])
     effects: list[HeadEffect] = []
     for head, masked in zip(heads, found, strict=True):
+        if masked is None:
+            continue
         scores = _cut(base, masked) if metric == "logprob" else masked
         change = stats.paired_change(base, scores, metric, task.items)
         sign = 1.0 if metric == "nats_per_token" else -1.0  # an effect is a loss
@@ -71,9 +95,10 @@ def measure_singles(bench: Bench, task: Task, heads: Sequence[Head], metric: Met
         task=task.name,
         score=metric,
         solver="each head alone",
-        n_masks=len(heads),
+        n_masks=len(effects),
         fit_r2=None,
         effects=tuple(sorted(effects, key=lambda one: (-one.effect, one.head))),
+        not_numbers=tuple((h,) for h, one in zip(heads, found, strict=True) if one is None),
     )
 
 

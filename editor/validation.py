@@ -209,8 +209,10 @@ def k_curve(
     ks = range(1, len(heads) + 1)
     masks: list[Mask] = [as_mask(heads[:k]) for k in ks]
     masks += [as_mask(peers[:k]) for peers in sets for k in ks]
-    base, *found = bench.scores(task, [(), *masks])
-    exact = [stats.mean(scores, "exact") for scores in found]
+    base, *found = bench.scores(task, [(), *masks[: len(heads)]])
+    # Random heads without which a score is no number leave no right answer.
+    others = bench.measured(task, masks[len(heads) :])
+    exact = [0.0 if one is None else stats.mean(one, "exact") for one in (*found, *others)]
     points = [
         CurvePoint(k=0, chosen=stats.mean(base, "exact"), chosen_ci=_ci(base, task), random=())
     ]
@@ -227,7 +229,7 @@ def k_curve(
 
 
 def _ci(scores: Scores, task: Task) -> tuple[float, float]:
-    return stats.mean_interval(scores.exact, task.items)
+    return stats.share_interval(scores.exact, task.items)
 
 
 def samples(base: Bench, edited: Bench, tasks: Sequence[Task]) -> tuple[Sample, ...]:
@@ -235,7 +237,7 @@ def samples(base: Bench, edited: Bench, tasks: Sequence[Task]) -> tuple[Sample, 
     asked = [(task, item) for task in tasks for item in task.items[:SAMPLES_A_TASK]]
     prompts = [item.prompt for _, item in asked]
     before, after = (
-        bench.model.generate(prompts, (), max_new_tokens=SAMPLE_TOKENS) for bench in (base, edited)
+        bench.texts(prompts, (), max_new_tokens=SAMPLE_TOKENS) for bench in (base, edited)
     )
     return tuple(
         Sample(task=task.name, prompt=item.prompt, answer=item.answer, base=b, edited=e)

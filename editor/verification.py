@@ -18,6 +18,7 @@ from editor.architecture import check_heads
 from editor.baking import read_manifest
 from editor.checkpoint import check_zero, staged, verify_edits
 from editor.differences import Side, compare_tensors, difference
+from editor.digests import DECIDING
 from editor.errors import CheckFailed, ModelError, UsageError
 from editor.layout import digest_file, other_weights, source_files
 from editor.parallel import side_by_side
@@ -35,7 +36,7 @@ from editor.records import (
     Verified,
 )
 from editor.safetensors_header import shown
-from editor.session import DECIDING, Opened, Options, open_model, read_any_spec
+from editor.session import Opened, Options, open_model, read_any_spec
 from editor.source import is_gguf_name, resolve
 from editor.staging import CARD, MANIFEST, OWN_FILES, SIGNATURE, beside, check_output
 from editor.weights import Weights, is_gguf, open_weights, patches

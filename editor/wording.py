@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from editor.records import FormLoss, Metric, Result
+from editor.records import FormLoss, Mask, Metric, Result
 
 # CSI and OSC sequences first, so that their parameters go with them; then what is left of controls.
 _ESCAPES = re.compile(
@@ -35,6 +35,8 @@ GATE_WORDS = {
     "floor": "at floor",
     "info": "no limit",
 }
+MAX_MASKS = 3
+"""Masks that a sentence lists."""
 MINUS = "\N{MINUS SIGN}"
 COLUMNS = ("Task", "n", "Base", "Edited", "Change", "95% CI", "Limit", "Gate")
 
@@ -145,6 +147,26 @@ def results_table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 05 s` or `2 h 07 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def size_text(n_bytes: int) -> str:
+    """`1.5 GiB`."""
+    value = float(n_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
 def last_part(model: str) -> str:
     """The last part of a model's name."""
     return one_line(model).rstrip("/").rsplit("/", 1)[-1] or "the model"
@@ -155,6 +177,18 @@ FORM_KINDS = {
     "capability": "the rest is the answer itself",
     "undecided": "whether the answer itself is lost is not decided",
 }
+
+
+def not_numbers_text(masks: Sequence[Mask]) -> str:
+    """How many masks told nothing, and of which heads; "" where all yielded numbers."""
+    if not masks:
+        return ""
+    shown = "; ".join(", ".join(map(str, mask)) for mask in masks[:MAX_MASKS])
+    more = f"; and {len(masks) - MAX_MASKS} more" if len(masks) > MAX_MASKS else ""
+    one = len(masks) == 1
+    yielded = "mask yielded a score that is" if one else "masks yielded scores that are"
+    left = "it is" if one else "they are"
+    return f"{len(masks)} {yielded} not a number; {left} left out of the figures: {shown}{more}."
 
 
 def form_text(loss: FormLoss, heads: str = "the removed heads") -> str:

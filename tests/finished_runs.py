@@ -51,6 +51,7 @@ def make_run(
     score: str = "logprob",
     chosen: tuple[str, ...] = (),
     universal: tuple[str, ...] = (),
+    over_limit: tuple[str, ...] = (),
     n_layers: int = N_LAYERS,
     **settings: Any,
 ) -> Finished:
@@ -95,6 +96,7 @@ def make_run(
                 heads=tuple(map(Head.parse, universal)),
                 elapsed_s=1.0,
             ),
+            over_limit=tuple(map(Head.parse, over_limit)),
             estimates=(make_estimate(effects, capability, score),),
             plan=EditPlan(capability=capability, heads=heads, predicted=(), evaluations=1, why=""),
         ),

@@ -350,6 +350,11 @@ def make_manifest(
     )
 
 
+def make_step(head: Head, gain: float, alone: float, error: float = 0.06) -> Added:
+    """A step whose gain differs from the head's alone with this error to each side."""
+    return Added(head=head, gain=gain, alone=alone, beyond=measured(gain - alone, error))
+
+
 def make_plan(heads: tuple[Head, ...] = CHOSEN) -> EditPlan:
     """The choice of `heads`, of which the second stands in for the first."""
     gains = ((0.6, 0.6), (0.3, 0.1), (0.2, 0.2), (0.1, 0.3), (0.1, 0.1))
@@ -357,8 +362,7 @@ def make_plan(heads: tuple[Head, ...] = CHOSEN) -> EditPlan:
         capability="recall",
         heads=heads,
         steps=tuple(
-            Added(head=head, gain=gain, alone=alone)
-            for head, (gain, alone) in zip(heads, gains, strict=False)
+            make_step(head, gain, alone) for head, (gain, alone) in zip(heads, gains, strict=False)
         ),
         predicted=(
             Predicted(task="recall", metric="exact", base=0.6, edited=0.02),

@@ -66,8 +66,10 @@ class PlantedModel:
                 found[head.layer][head.head] += spread_of(number) * added
         return found
 
-    def generate(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
-        return [f"<script>{prompt} {len(mask)}" for prompt in prompts]
+    def generate(
+        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+    ) -> list[list[str]]:
+        return [[f"<script>{prompt} {len(mask)}" for prompt in prompts] for mask in masks]
 
 
 class BackupModel(PlantedModel):
@@ -113,3 +115,18 @@ def generated_capability(name: str, kind: str, items: tuple[Item, ...]) -> Capab
 
 def planted_bench(effects: Effects) -> Bench:
     return Bench(PlantedModel(effects), Memory())
+
+
+class OverflowingModel(PlantedModel):
+    """Nothing that it says is a number while a certain head is out."""
+
+    def __init__(self, effects: Effects, overflows: Head) -> None:
+        super().__init__(effects)
+        self.overflows = overflows
+
+    def loss(self, task: str, mask: Mask) -> float:
+        return float("nan") if self.overflows in mask else super().loss(task, mask)
+
+    def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]:
+        """To first order nothing overflows."""
+        return PlantedModel(self.effects, self.base).gradients(requests, mask)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from editor import adaptive
 from editor.adaptive import AdaptiveSearch, first_round, pools
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench
+from editor.measure import CHUNK, Bench
 from editor.records import Head, Mask
-from editor.search import CHUNK, Job
+from editor.search import Job
 from planted import HEADS, Memory, PlantedModel, planted_task
 
 A, B, C, U = Head(1, 2), Head(4, 0), Head(7, 5), Head(0, 3)
@@ -44,6 +44,14 @@ def make_job(model: PlantedModel | None = None, memory: Memory | None = None, **
 
 def spent(job: Job) -> int:
     return job.bench.evaluations("recall")
+
+
+def test_a_group_names_no_head_that_may_not_be_removed() -> None:
+    """Heads that are always out together, one of them universal."""
+    job = make_job(budget=24, is_universal=lambda head: head == A, prior="none")
+    found = AdaptiveSearch(job).confidence()
+    assert A in found.universal
+    assert all(A not in group and len(group) > 1 for group in found.groups)
 
 
 class TestFindings:
@@ -86,7 +94,7 @@ class TestFindings:
         for budget in (24, 37, 60, 101):
             job = make_job(budget=budget, max_heads=5)
             found = AdaptiveSearch(job).confidence()
-            assert f"budget of {budget}" in found.stopped
+            assert f"{budget}" in found.stopped
             assert budget - 7 <= found.evaluations + 3 <= budget
             assert spent(job) <= budget
 

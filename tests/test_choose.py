@@ -13,13 +13,13 @@ from editor import stats
 from editor.capabilities.base import Likelihood
 from editor.choose import N_TRIES, Control, Terms, choose
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench, Task
+from editor.measure import CHUNK, Bench, Task
 from editor.methods import METHODS as SEARCHES
 from editor.methods import budget_of, search_budget
 from editor.recipe import Recipe
 from editor.records import EditPlan, Head
-from editor.search import CHUNK, Job, Search
-from planted import HEADS, BackupModel, Memory, PlantedModel, planted_task
+from editor.search import Job, Search
+from planted import HEADS, BackupModel, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C, D = Head(1, 2), Head(4, 0), Head(7, 5), Head(8, 1)
 FAINT = {
@@ -309,6 +309,15 @@ class TestTerms:
         assert plan.heads == (A, B)
         assert masks_of(memory) <= 20
 
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_head_without_which_nothing_is_a_number_is_refused(self, method: str) -> None:
+        plan = run(
+            OverflowingModel({"recall": TARGET, "copying": {}, "english": {}}, A), method=method
+        )
+        assert A not in plan.heads and B in plan.heads
+        if method in ("greedy", "gradient"):  # a scan does not even rank it
+            assert f"{A} left out: a score of the target would be no number" in plan.why
+
     def test_a_step_that_tries_every_head_is_given_up_when_the_time_is_up(self) -> None:
         memory = Memory()
         most = len(HEADS) + 20
@@ -320,7 +329,7 @@ class TestTerms:
 
     @pytest.mark.parametrize("method", METHODS)
     def test_when_the_time_is_up_before_the_choice_that_is_said(self, method: str) -> None:
-        with pytest.raises(CapabilityAbsent, match="took all of the time") as caught:
+        with pytest.raises(CapabilityAbsent, match="the time was up") as caught:
             run(out_of_time=lambda share=1.0: True, method=method)
         assert "--max-hours" in caught.value.hint
 

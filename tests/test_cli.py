@@ -23,7 +23,7 @@ from editor.console import Console
 from editor.errors import CapabilityAbsent, ModelError
 from editor.progress import Silent
 from editor.recipe import Recipe
-from editor.records import EditPlan, Localization, Removal
+from editor.records import EditPlan, Head, Localization, Removal
 from editor.session import Options
 from fixtures import (
     CHOSEN,
@@ -49,6 +49,10 @@ VERBS = (
     ["inspect"],
     ["sign"],
     ["compare"],
+    ["plan"],
+    ["runs"],
+    ["runs", "show"],
+    ["runs", "remove"],
     ["capabilities"],
     ["capabilities", "show"],
     ["run"],
@@ -257,7 +261,7 @@ class TestRemove:
         given += " english=0.05 --min-target-drop 0.9 --max-heads 3 --method published --seed 7"
         given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --device cuda"
         given += " --budget 90 --confidence 0.9 --score exact --prior none --universal suspects"
-        given += " --improve --max-hours 1.5"
+        given += " --improve --max-hours 1.5 --workers 3 --ray auto"
         given += " --runs r --cache c --new-run --force --trust-remote-code --offline --yes"
         assert run(*REMOVE, *given.split()).exit_code == 0
         assert fake.recipe == Recipe(
@@ -289,6 +293,8 @@ class TestRemove:
             offline=True,
             trust_remote_code=True,
             max_hours=1.5,
+            workers=3,
+            ray="auto",
         )
         assert os.environ["HF_HUB_OFFLINE"] == "1"
 
@@ -660,7 +666,10 @@ def test_localize_shows_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:
         evaluations=112,
         scan_evaluations=270,
         universal=make_universal(),
-        estimates=make_estimates(),
+        estimates=tuple(
+            one.model_copy(update={"not_numbers": ((Head(3, 1), Head(4, 2)),)})
+            for one in make_estimates()
+        ),
         plan=plan,
         format_check=make_format_check("Of the 3.2 nats 9 % is form.\x1b[2J"),
         confirmation=make_confirmation(),
@@ -670,6 +679,8 @@ def test_localize_shows_the_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.exit_code == 0
     assert "--heads L23H4,L21H7" in found.stdout
     assert "form    Of the 3.2 nats 9 % is form.\n" in found.stdout
+    assert "1 mask yielded a score that is not a number; it is left out" in found.stdout
+    assert "figures: L3H1, L4H2.\n" in found.stdout
     assert "112 evaluations, and 270 of the once-a-model scan" in found.stdout
     assert found.stdout.count("\ncheck   ") == 3 and found.stdout.isascii()
     shown = json.loads(run("localize", "-c", "recall", "-m", "gpt2", "--json").stdout)
@@ -908,6 +919,27 @@ class TestProgress:
             now[0] += 2.0
             pace.advance(1)
         assert pace.s_per_mask == pytest.approx(2.0)
+
+    def test_best_heads_and_tokens_a_second_are_shown(self) -> None:
+        now, lines = [0.0], list[str]()
+        with meters.Lines(lines.append, clock=lambda: now[0]) as progress:
+            progress.stage("search", 10)
+            progress.advance(4)  # from the journal: no tokens, no time
+            for _ in range(2):
+                now[0] += 6.0
+                progress.tokens(3000)
+                progress.advance(1)
+            assert "best" not in lines[-1] and "500 tokens/s" in lines[-1]
+            progress.best(["L1H1", "L2H2", "L3H3", "L4H4"])
+            now[0] += 10.0
+            progress.advance(1)
+        assert "best L1H1 L2H2 L3H3," in lines[2] and "L4H4" not in lines[2]
+
+    def test_a_new_stage_forgets_the_tokens_but_not_the_heads(self) -> None:
+        pace = meters.Pace(lambda: 0.0)
+        pace.best = ("L1H1",)
+        pace.begin(5)
+        assert pace.tokens_per_s is None and "best L1H1" in pace.text()
 
     def test_a_bar_is_drawn_without_what_a_model_says_to_terminals(
         self, capsys: pytest.CaptureFixture[str]

@@ -83,6 +83,12 @@ class TestShares:
         assert sorted(shares) == [1, 2, 3, 4, 5, 10]
         assert (shares[10].share, shares[10].ci) == (1.0, (1.0, 1.0))
 
+    def test_heads_that_a_limit_kept_out_are_counted_and_told(self) -> None:
+        found = compare([make_run(STEPS, universal=("L0H0",), over_limit=("L0H1", "L0H2"))])
+        assert found.runs[0].n_left_out == 3
+        assert any("2 heads that alone cost a text" in note for note in found.notes)
+        assert not any("alone cost" in note for note in compare([make_run(STEPS)]).notes)
+
     def test_universal_heads_are_left_out(self) -> None:
         universal = ("L0H0", "L0H1", "L0H2")
         effects = {**STEPS, "L0H0": (9.0, 0.1), "L0H1": (0.0, 0.1)}
@@ -90,7 +96,7 @@ class TestShares:
         plain, other = found.runs
         assert [one.share for one in other.shares] == [one.share for one in plain.shares]
         assert [one.of_positive for one in other.shares] == [0.4, 0.7, 0.9, 1, 1, 1, 1]
-        assert (other.n_universal, other.n_measured, other.n_told) == (2, 4, 4)
+        assert (other.n_left_out, other.n_measured, other.n_told) == (3, 4, 4)
         assert (found.pairs[0].n_common, found.pairs[0].top.n_b) == (4, 4)
 
     def test_nothing_told(self) -> None:

@@ -8,7 +8,7 @@ import fixtures
 from editor.adaptive import AdaptiveSearch
 from editor.choice_text import foreseen, foreseen_sentences, step_rows, step_sentences
 from editor.confidence_text import rival_rows, scan_text, sentence, sentences, summary
-from editor.records import Added, Confidence, Head, Predicted
+from editor.records import Confidence, Head, Predicted
 from test_adaptive import A, make_job
 
 ONE = Head(3, 1)
@@ -67,7 +67,7 @@ class TestSentences:
         [
             ((ONE,), 270, "Kept out of the search, since all text needs them: L3H1."),
             ((), 270, "None of 270 heads is needed by all text."),
-            ((), 0, "Universal heads were not looked for: no scan was made"),
+            ((), 0, "Universal heads were not looked for by trying"),
             ((ONE,), 0, "not looked for among all heads. Of those that the search came upon"),
             ((), None, ""),
         ],
@@ -75,6 +75,13 @@ class TestSentences:
     def test_scan(self, heads: tuple[Head, ...], n_scanned: int | None, said: str) -> None:
         text = scan_text(heads, n_scanned)
         assert said in text and bool(said) == bool(text)
+
+    @pytest.mark.parametrize("many", [1, 20])
+    def test_heads_that_a_limit_keeps_out_are_named(self, many: int) -> None:
+        heads = tuple(Head(1, head) for head in range(many))
+        text = scan_text((ONE,), 270, heads)
+        assert "L3H1" in text and "L1H0" in text and "than its limit" in text
+        assert ("and 12 more" in text) == (many == 20)
 
 
 def test_universal_heads_that_the_search_came_upon_are_recorded() -> None:
@@ -85,25 +92,29 @@ def test_universal_heads_that_the_search_came_upon_are_recorded() -> None:
 
 class TestChoice:
     STEPS = (
-        Added(head=Head(1, 0), gain=0.5, alone=0.5),
-        Added(head=Head(2, 0), gain=0.3, alone=0.1),
-        Added(head=Head(3, 0), gain=0.1, alone=0.3),
-        Added(head=Head(4, 0), gain=0.2, alone=0.15),
-        Added(head=Head(5, 0), gain=0.2, alone=-0.1),
+        fixtures.make_step(Head(1, 0), 0.5, 0.5),
+        fixtures.make_step(Head(2, 0), 0.3, 0.1),
+        fixtures.make_step(Head(3, 0), 0.1, 0.3),
+        fixtures.make_step(Head(4, 0), 0.2, 0.15),  # not sure
+        fixtures.make_step(Head(5, 0), 0.2, -0.1),
+        fixtures.make_step(Head(6, 0), 0.01, 0.001, error=0.001),  # sure, but next to nothing
     )
 
     def test_stand_ins_are_told_from_those_whose_work_is_done(self) -> None:
         plan = fixtures.make_plan().model_copy(update={"steps": self.STEPS})
         said = step_sentences(plan)
         assert [line.split()[0] for line in said] == ["L2H0", "L3H0", "L5H0"]
-        assert "stands in" in said[0] and "same work" in said[1] and "stands in" in said[2]
+        assert (
+            "stands in" in said[0] and "some of the same work" in said[1] and "stands in" in said[2]
+        )
         readings = [row[3].split(":")[0] for row in step_rows(plan)]
         assert readings == [
             "the first",
             "more than alone",
             "less than alone",
-            "about as alone",
+            "not told from alone",
             "more than alone",
+            "not told from alone",
         ]
         assert step_rows(plan)[1][:3] == ("L2H0", "+0.300", "+0.100")
 

@@ -88,8 +88,11 @@ def test_transversal_has_as_many_masks_as_it_says_and_no_more(n):
     assert most >= n
     rows = design.transversal(range(n), n_units=n, n_masks=most, seed=1).rows
     assert len(rows) == most
-    for wrong in (0, -1, most + 1, 10**6):
+    for wrong in (most + 1, 10**6):
         with pytest.raises(ValueError, match=f"{wrong} transversal masks of {n} heads"):
+            design.transversal(range(n), n_units=n, n_masks=wrong, seed=1)
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match=f"at least one mask, found {wrong}"):
             design.transversal(range(n), n_units=n, n_masks=wrong, seed=1)
 
 
@@ -153,8 +156,23 @@ def test_misuse_is_a_value_error(call):
 
 @pytest.mark.parametrize("units", [[1, 1], [-1, 2], [2, 5]])
 def test_units_that_are_none_or_repeated_are_refused(units):
-    with pytest.raises(ValueError, match="expected different units from 0 to 4, found"):
+    with pytest.raises(ValueError, match="expected different units"):
         design.partitions(units, n_units=5, n_rounds=1, size=2, seed=0)
+
+
+def test_no_sampler_takes_a_unit_twice():
+    for sample in (
+        lambda: design.stratified([1, 1], n_units=5, n_masks=2, size=1, seed=0),
+        lambda: design.bernoulli([1, 1], n_units=5, n_masks=2, density=0.5, seed=0),
+        lambda: design.transversal([1, 1], n_units=5, n_masks=2, seed=0),
+    ):
+        with pytest.raises(ValueError, match="found one twice"):
+            sample()
+
+
+def test_designs_of_different_models_are_not_stacked():
+    with pytest.raises(ValueError, match=r"one model, found \[3, 4\]"):
+        design.matrix([design.singles([0], n_units=n) for n in (3, 4)])
 
 
 def test_no_designs_are_refused():

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "editor"
 
 # A module may import modules of lower layers.  All of editor/capabilities/ is one module here.
 LAYERS: dict[int, tuple[str, ...]] = {
-    0: ("errors", "records", "progress"),
+    0: ("errors", "records", "progress", "interrupts"),
     # What needs nothing but values: files as bytes, decisions as functions.
     1: (
         *(
@@ -57,18 +57,22 @@ LAYERS: dict[int, tuple[str, ...]] = {
         *("zero_codes", "packed_codes", "ggml_codes", "restore"),
         *("gguf", "keys", "digests", "report", "report_parts", "finished"),
     ),
-    4: ("weights", "source", "signing"),
+    4: ("weights", "source", "signing", "run_folders"),
     # Whole checkpoints, as files and as models.
-    5: ("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
+    5: (
+        *("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
+        *("batching", "generation", "scored_rows"),
+    ),
     6: (
+        *("engine", "fanout", "processes", "cluster", "workers", "loading"),
         *("measure", "universal", "search", "adaptive", "methods", "choose", "formats"),
         *("confirm", "validation", "tasks"),
     ),
-    7: ("session", "baking", "verification", "pipeline", "preview"),
+    7: ("session", "baking", "verification", "pipeline", "preview", "costs"),
     8: (
         *("cli", "lookups", "proof", "flags", "recipe_check"),
         *("console", "display", "proof_text", "compare_text", "compare_page", "meters"),
-        *("ahead_text", "capability_text"),
+        *("ahead_text", "capability_text", "run_verbs", "runs_text"),
         *("api", "__init__", "__main__"),
     ),
 }
@@ -88,7 +92,17 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "gguf_spec": ("ggml_codes",),
     "quantization": ("stored_shape",),
     "zero_codes": ("packed_codes", "stored_shape"),
-    "model": ("answer_form", "capabilities", "hooks", "recorded"),
+    "model": (
+        *("answer_form", "batching", "capabilities", "generation", "hooks", "recorded"),
+        "scored_rows",
+    ),
+    "generation": ("hooks", "recorded"),
+    "scored_rows": ("answer_form",),
+    "fanout": ("engine",),
+    "processes": ("engine", "fanout"),
+    "cluster": ("engine", "fanout"),
+    "workers": ("cluster", "fanout", "processes"),
+    "measure": ("engine",),
     "universal": ("measure",),
     "search": ("measure", "universal"),
     "adaptive": ("measure", "search"),
@@ -100,9 +114,9 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "tasks": ("choose", "measure", "validation"),
     "api": ("compare_page",),
     "baking": ("session",),
-    "pipeline": ("baking", "session"),
+    "pipeline": ("baking", "costs", "session"),
     "verification": ("baking", "session"),
-    "preview": ("session",),
+    "preview": ("costs", "session"),
     "console": ("meters",),
     "flags": ("console",),
     "lookups": (
@@ -110,18 +124,22 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
         *("console", "flags", "recipe_check"),
     ),
     "ahead_text": ("display",),
+    "run_verbs": ("console", "flags", "runs_text"),
+    "runs_text": ("display",),
     "capability_text": ("display",),
     "proof": ("api", "console", "flags", "proof_text"),
     "proof_text": ("display",),
     "compare_text": ("display",),
     "compare_page": ("compare_text",),
-    "cli": ("ahead_text", "api", "console", "display", "flags", "lookups", "proof"),
+    "cli": ("ahead_text", "api", "console", "display", "flags", "lookups", "proof", "run_verbs"),
     "__init__": ("api",),
     "__main__": ("cli",),
 }
 
-HEAVY = frozenset({"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub"})
-HEAVY_ALLOWED = frozenset({"answer_form", "hooks", "model", "recorded"})
+HEAVY = frozenset({"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub", "ray"})
+HEAVY_ALLOWED = frozenset(
+    {"answer_form", "batching", "generation", "hooks", "model", "recorded", "scored_rows"}
+)
 
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
 FILES = sorted(PACKAGE.rglob("*.py"))

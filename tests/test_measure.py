@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from editor.capabilities.base import Continuation, Generation, ItemScore, Outcome
-from editor.measure import GRADIENT_COST, Bench, Task, as_mask, writes
+from editor.errors import CapabilityAbsent
+from editor.interrupts import listening
+from editor.measure import CHUNK_REQUESTS, GRADIENT_COST, Bench, Task, as_mask, writes
 from editor.records import Head, Item, Mask, Measurement
-from planted import HEADS, Memory, PlantedModel, planted_task
+from planted import HEADS, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C = Head(1, 2), Head(4, 0), Head(7, 5)
 EFFECTS = {"recall": {A: 2.0, B: 0.3}, "copying": {C: 1.0}, "english": {A: 0.2}}
@@ -87,6 +91,20 @@ def test_an_interrupted_measurement_keeps_what_was_finished() -> None:
     found = bench.scores(task, masks)
     assert model.n_calls == len(masks) - kept
     assert found == make_bench()[0].scores(task, masks)
+
+
+def test_a_mask_without_numbers_is_marked_and_the_others_are_kept() -> None:
+    bad, good, memory = Head(1, 1), Head(2, 2), Memory()
+    model = OverflowingModel({"recall": {good: 1.0}}, bad)
+    bench, task = Bench(model, memory), planted_task("recall")
+    masks = [(good,), (bad,), (bad, good), ()]
+    with pytest.raises(CapabilityAbsent, match="not a finite number without L1H1") as caught:
+        bench.scores(task, masks)
+    assert caught.value.exit_code == 5 and "float32" in caught.value.hint
+    assert len(memory.entries) == 4
+    again = Bench(PlantedModel({"recall": {}}), memory)
+    assert [one is None for one in again.measured(task, masks)] == [False, True, True, False]
+    assert again.evaluations("recall") == 3
 
 
 def test_journal_lines_are_records() -> None:
@@ -261,3 +279,33 @@ class TestGeneration:
 
 def test_a_set_of_heads_is_written_in_one_order() -> None:
     assert as_mask([C, A, B]) == as_mask((B, C, A)) == (A, B, C)
+
+
+def test_the_tokens_of_what_is_measured_are_told_before_the_masks() -> None:
+    heard: list[tuple[str, int]] = []
+    bench = Bench(
+        PlantedModel({"t": {HEADS[0]: 1.0}}),
+        Memory(),
+        on_mask=lambda n: heard.append(("masks", n)),
+        on_tokens=lambda n: heard.append(("tokens", n)),
+        count=lambda requests: 10 * len(requests),
+    )
+    task = planted_task("t", 3)
+    bench.scores(task, [(), (HEADS[0],)])
+    assert heard == [("masks", 0), ("tokens", 60), ("masks", 2)]
+    bench.scores(task, [(), (HEADS[0],)])
+    assert heard[3:] == [("masks", 2)]
+
+
+def test_an_interrupt_waits_until_the_batch_is_kept() -> None:
+    class Interrupted(PlantedModel):
+        def likelihoods(self, *given: Any, **flags: Any) -> Any:
+            found = super().likelihoods(*given, **flags)
+            signal.raise_signal(signal.SIGINT)
+            return found
+
+    memory, task = Memory(), planted_task("t", CHUNK_REQUESTS)
+    bench = Bench(Interrupted({"t": {HEADS[0]: 1.0}}), memory)
+    with pytest.raises(KeyboardInterrupt), listening():
+        bench.scores(task, [(), (HEADS[0],)])
+    assert len(memory.entries) == 1  # of two batches, the first

@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from editor import batching
 from editor import model as model_module
 from editor import recorded as recorded_module
-from editor.capabilities.base import Continuation, Likelihood
+from editor.capabilities.base import Continuation, Generation, Likelihood
 from editor.checkpoint import apply_edits
 from editor.errors import CapabilityAbsent, ModelError
 from editor.model import MaskableModel
@@ -129,7 +130,7 @@ class TestMaskedIsBaked:
         base = save_random(tmp_path / "base", "llama")
         edit_weights(base, "model.layers.1.self_attn.v_proj.weight", lambda w: w[:16].fill_(1e38))
         model = open_tiny(base)
-        with pytest.raises(ModelError, match="finite"):
+        with pytest.raises(CapabilityAbsent, match="finite"):
             model.likelihoods(REQUESTS, [()])
         # The damaged values are those that heads 0 and 1 share.
         (healed,) = model.likelihoods(REQUESTS, [(Head(1, 0), Head(1, 1))])
@@ -191,7 +192,7 @@ class TestLikelihoods:
                 with torch.inference_mode():
                     out = any_model._model(input_ids=torch.tensor([[*ids, *wrote]])).logits[0, -1]
                 wrote.append(int(out.argmax()))
-            (text,) = any_model.generate([prompt], (), max_new_tokens=6)
+            ((text,),) = any_model.generate([prompt], [()], max_new_tokens=6)
             assert text == tokenizer.decode(wrote, skip_special_tokens=True)
 
     def test_an_answer_the_model_would_write_is_all_greedy(self, wired: Any) -> None:
@@ -201,8 +202,8 @@ class TestLikelihoods:
             requests = [Continuation(item.prompt, item.answer) for item in items]
             for mask in ((), tuple(wired.target_heads), (wired.shared_head,)):
                 (found,) = model.likelihoods(requests, [mask])
-                wrote = model.generate(
-                    [one.prompt for one in requests], mask, max_new_tokens=found[0].n_tokens
+                (wrote,) = model.generate(
+                    [one.prompt for one in requests], [mask], max_new_tokens=found[0].n_tokens
                 )
                 agrees = [
                     text.strip() == item.answer.strip()
@@ -226,8 +227,8 @@ class TestLikelihoods:
     ) -> None:
         requests = [Continuation(f"{'long ' * (n % 5)}{n}", f" {n}") for n in range(23)]
         whole = any_model.likelihoods(requests, MASKS)
-        monkeypatch.setattr(model_module, "BATCH_TOKENS", 64)
-        monkeypatch.setattr(model_module, "MIN_ITEMS", 3)
+        monkeypatch.setattr(batching, "BATCH_TOKENS", 64)
+        monkeypatch.setattr(batching, "MIN_ITEMS", 3)
         monkeypatch.setattr(model_module, "SCORED_A_CHUNK", 5)
         for row, small in zip(whole, any_model.likelihoods(requests, MASKS), strict=True):
             assert_close(row, small, 1e-4)
@@ -300,8 +301,8 @@ class TestMeans:
         forget(any_model)
         runs: list[int] = []
         (projection,) = any_model._layers[0][1]
-        monkeypatch.setattr(model_module, "BATCH_TOKENS", 60)
-        monkeypatch.setattr(model_module, "MIN_ITEMS", 2)
+        monkeypatch.setattr(batching, "BATCH_TOKENS", 60)
+        monkeypatch.setattr(batching, "MIN_ITEMS", 2)
         wanted = [by_plain_hooks(any_model, self.requests, mask) for mask in SINGLES[4:]]
         any_model.likelihoods(self.requests, SINGLES)  # records
         handle = projection.register_forward_pre_hook(lambda *_: runs.append(1))
@@ -365,8 +366,9 @@ class TestRecordedLayers:
             assert_close(row, plain, 1e-5)
         assert_untouched(any_model)
 
-    def test_spares_layers(self, any_model: MaskableModel) -> None:
+    def test_spares_layers(self, any_model: MaskableModel, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is not by chance that the above holds: blocks below a mask do not run."""
+        monkeypatch.setattr(batching, "MIN_ITEMS", len(REQUESTS))  # one group, one recording
         forget(any_model)
         runs: list[int] = []
         first = any_model._blocks[0]
@@ -488,8 +490,8 @@ class TestGradients:
         self, any_model: MaskableModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole = torch.tensor(any_model.gradients(REQUESTS, MASK))
-        monkeypatch.setattr(model_module, "BATCH_TOKENS", 16)
-        monkeypatch.setattr(model_module, "MIN_ITEMS", 1)
+        monkeypatch.setattr(batching, "BATCH_TOKENS", 16)
+        monkeypatch.setattr(batching, "MIN_ITEMS", 1)
         parts = torch.tensor(any_model.gradients(REQUESTS[::-1], MASK))
         assert torch.allclose(whole, parts, atol=1e-3)
         assert not any_model._model.get_output_embeddings().weight.requires_grad
@@ -506,17 +508,10 @@ class TestGenerate:
     ) -> None:
         base = open_tiny(any_checkpoint)
         baked = open_tiny(bake(any_checkpoint, tmp_path / "baked", MASK))
-        wrote = base.generate(self.PROMPTS, MASK, max_new_tokens=8)
-        assert wrote == baked.generate(self.PROMPTS, (), max_new_tokens=8)
-        assert wrote != base.generate(self.PROMPTS, (), max_new_tokens=8)
+        wrote = base.generate(self.PROMPTS, [MASK, ()], max_new_tokens=8)
+        assert wrote[:1] == baked.generate(self.PROMPTS, [()], max_new_tokens=8)
+        assert wrote[0] != wrote[1]
         assert_untouched(base)
-
-    @pytest.mark.parametrize("mask", [(), MASK], ids=["base", "masked"])
-    def test_a_batch_equals_one_by_one(self, any_model: MaskableModel, mask: Mask) -> None:
-        together = any_model.generate(self.PROMPTS, mask, max_new_tokens=8)
-        alone = [any_model.generate([one], mask, max_new_tokens=8)[0] for one in self.PROMPTS]
-        assert together == alone
-        assert not any(text.startswith(self.PROMPTS) for text in together)
 
 
 def edit_weights(folder: Path, name: str, change: Any) -> None:
@@ -530,15 +525,15 @@ def edit_weights(folder: Path, name: str, change: Any) -> None:
 
 
 class TestFaults:
-    def test_nan_weights_are_a_model_error(self, tmp_path: Path) -> None:
+    def test_nan_weights_show_no_capability(self, tmp_path: Path) -> None:
         base = save_random(tmp_path / "nan", "llama")
         edit_weights(base, "model.norm.weight", lambda weight: weight.fill_(float("nan")))
-        with pytest.raises(ModelError, match="not a finite number") as caught:
+        with pytest.raises(CapabilityAbsent, match="not a finite number") as caught:
             open_tiny(base).likelihoods(REQUESTS, [(Head(1, 1),), ()])
-        assert caught.value.exit_code == 3
+        assert caught.value.exit_code == 5
 
     @pytest.mark.parametrize("empty_too", [True, False])
-    def test_only_a_mask_that_yields_no_number_is_an_absent_capability(
+    def test_a_mask_that_yields_no_number_harms_no_other(
         self, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, empty_too: bool
     ) -> None:
         model, score = open_tiny(tiny_checkpoint), MaskableModel._score_batch
@@ -552,9 +547,9 @@ class TestFaults:
 
         monkeypatch.setattr(MaskableModel, "_score_batch", overflows)
         masks = [(Head(1, 1),), *([()] if empty_too else [])]
-        with pytest.raises(CapabilityAbsent, match="not a finite number without L1H1") as caught:
-            model.likelihoods(REQUESTS, masks)
-        assert caught.value.exit_code == 5
+        found = model.likelihoods(REQUESTS, masks)
+        assert all(math.isnan(one.logprob) for one in found[0])
+        assert all(math.isfinite(one.logprob) for row in found[1:] for one in row)
 
     def test_an_empty_prompt_is_a_model_error(self, any_model: MaskableModel) -> None:
         with pytest.raises(ModelError, match="empty prompt"):
@@ -599,10 +594,10 @@ class TestFaults:
         with pytest.raises(ModelError):
             open_tiny(base).likelihoods([Continuation("w" * 20, " x")], [()])
 
-    def test_gradients_that_are_no_numbers_are_a_model_error(self, tmp_path: Path) -> None:
+    def test_gradients_that_are_no_numbers_show_no_capability(self, tmp_path: Path) -> None:
         base = save_random(tmp_path / "nan", "llama")
         edit_weights(base, "model.norm.weight", lambda weight: weight.fill_(float("nan")))
-        with pytest.raises(ModelError, match="finite"):
+        with pytest.raises(CapabilityAbsent, match="finite"):
             open_tiny(base).gradients(REQUESTS, ())
 
     def test_a_mask_of_no_such_head_leaves_no_hook(self, tiny_checkpoint: Path) -> None:
@@ -613,3 +608,10 @@ class TestFaults:
         ):
             pass
         assert_untouched(model)
+
+
+def test_tokens_of_requests_are_those_of_prompts_with_answers(any_model: MaskableModel) -> None:
+    # One token a byte.
+    asked = [Continuation("abc", "de"), Generation("abc", 7)]
+    assert any_model.n_tokens(asked) == 5 + 10
+    assert any_model.n_tokens([]) == 0

@@ -33,6 +33,37 @@ def fit_planted(planted: dict[int, float], *, seed: int = 0, noise: float = 0.05
     return posterior.fit(X, y, np.zeros(len(X)))
 
 
+def test_two_heads_alone_are_told_apart_though_their_number_is_their_sum() -> None:
+    X = np.array([[0, 1], [1, 0], [1, 1], [0, 0]] * 6, dtype=float)
+    y = X @ [2.0, 1.0] + np.random.default_rng(0).normal(0, 0.05, len(X))
+    post = posterior.fit(X, y, np.zeros(len(X)))
+    assert post.effects == pytest.approx([2.0, 1.0], rel=0.3)  # some of it is taken for background
+    assert (post.inclusion > 0.9).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "known"),
+    [
+        (np.ones(4), np.ones(4), np.zeros(4)),
+        (masks(), np.ones(len(masks())) * 1e200, np.zeros(len(masks()))),
+        (masks(), np.ones(len(masks())), -np.ones(len(masks()))),
+    ],
+)
+def test_what_cannot_be_fitted_is_a_value_error(
+    X: np.ndarray, y: np.ndarray, known: np.ndarray
+) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        posterior.fit(X, y, known)
+
+
+def test_lists_and_truth_values_are_masks_too() -> None:
+    X = masks()
+    y = X @ effects_of(PLANTED)
+    plain = posterior.fit(X, y, np.zeros(len(X)))
+    assert np.array_equal(posterior.fit(X > 0, y, np.zeros(len(X))).effects, plain.effects)
+    assert np.array_equal(posterior.fit(X.tolist(), list(y), [0.0] * len(X)).effects, plain.effects)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_planted_effects_are_found_and_sized_and_no_others(seed: int) -> None:
     post = fit_planted(PLANTED, seed=seed)

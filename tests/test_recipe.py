@@ -65,7 +65,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         "max_control_drop: {swearing: 0.1, default: 1}\nmin_target_drop: 5e-1\n"
         "method: published\nbudget: 90\nconfidence: 0.9\nscore: exact\nprior: none\n"
         "universal: suspects\nimprove: true\nseed: 3\n"
-        "search_items: 1\nchoose_items: 2\ntest_items: 3\ndtype: float32\noutput: out/edited\n"
+        "search_items: 4\nchoose_items: 5\ntest_items: 6\ndtype: float32\noutput: out/edited\n"
     )
     recipe = load(write(tmp_path, text))
     assert recipe.description == "two\nlines\n"
@@ -98,7 +98,7 @@ def test_a_recipe_is_frozen(tmp_path: Path) -> None:
         ("min_target_drop: 1.1", ":3: min_target_drop: expected less than or equal to 1"),
         ("min_target_drop: .nan", ":3: min_target_drop: expected"),
         ("min_target_drop: true", ":3: min_target_drop: expected a valid number, found True"),
-        ("test_items: 0", ":3: test_items: expected greater than 0"),
+        ("test_items: 0", ":3: test_items: expected greater than or equal to 4"),
         (
             "method: guess",
             ":3: method: expected 'adaptive', 'published', 'scan', 'greedy' or 'gradient', "

@@ -194,7 +194,7 @@ def test_report_shows_what_the_others_absence_changed() -> None:
     html = full_report()
     section = html[html.index('id="steps"') : html.index('id="form"')]
     assert section.count('<tr><th scope="row">') == len(fixtures.CHOSEN)
-    assert "it stands in for those before it" in section and "do the same work" in section
+    assert ">more than alone<" in section and ">less than alone<" in section
 
 
 def test_report_lists_universal_heads_with_their_costs() -> None:
@@ -208,6 +208,15 @@ def test_report_lists_universal_heads_with_their_costs() -> None:
     )
     html = render_report(manifest, fixtures.make_estimates(), None, unscanned)
     assert "Universal heads were not looked for" in html
+
+
+def test_report_tells_of_masks_without_numbers() -> None:
+    (found,) = fixtures.make_estimates()
+    bad = found.model_copy(update={"not_numbers": (fixtures.CHOSEN,) * 5})
+    manifest, universal = fixtures.make_manifest(), fixtures.make_universal()
+    html = render_report(manifest, (bad,), None, universal)
+    assert "5 masks yielded scores that are not a number; they are left out" in html
+    assert "; and 2 more." in html
 
 
 def test_report_holds_predictions_against_measurements() -> None:

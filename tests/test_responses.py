@@ -38,6 +38,13 @@ def test_losses_are_means_over_items_and_cut_where_an_answer_is_gone() -> None:
     assert list(item_losses(scores(), scores(-100.0))) == [DEEPEST_LOSS] * N
 
 
+def test_questions_about_one_thing_tell_nothing_of_how_they_differ() -> None:
+    alike = tuple(item.model_copy(update={"key": "one"}) for item in ITEMS)
+    with pytest.raises(CapabilityAbsent, match="about the same") as caught:
+        require_signal(respond(scores(), [scores(-1.0), scores(-2.0)], alike), "recall")
+    assert caught.value.exit_code == 5
+
+
 def test_items_with_one_key_are_one_cluster() -> None:
     found = respond(scores(), [scores(-1.0)], ITEMS)
     assert list(found.clusters) == [n // 2 for n in range(N)]

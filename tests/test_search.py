@@ -10,14 +10,14 @@ import pytest
 
 from editor import estimate, stats
 from editor.errors import CapabilityAbsent
-from editor.measure import Bench
+from editor.measure import CHUNK, Bench
 from editor.methods import METHODS as SEARCHES
 from editor.records import Estimate, Head, HeadEffect, Mask, UniversalHeads
 from editor.responses import DEEPEST_LOSS, item_losses
-from editor.search import CHUNK, Job, Search, interleave, rivals, with_singles
+from editor.search import Job, Search, interleave, rivals, with_singles
 from editor.universal import UNIVERSAL_NATS, costly_heads, find_universal, measure_singles
 from editor.validation import check_headroom
-from planted import HEADS, BackupModel, Memory, PlantedModel, planted_task
+from planted import HEADS, BackupModel, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C = Head(1, 2), Head(4, 0), Head(7, 5)
 NOISE = np.random.default_rng(0).normal(0, 0.02, len(HEADS))
@@ -74,6 +74,14 @@ class NotingBackup(BackupModel, Noting):
         self, effects: Mapping[str, Mapping[Head, float]], backups: Mapping[Head, Head]
     ) -> None:
         super().__init__(effects, backups)
+        self.masks = []
+
+
+class NotingOverflow(OverflowingModel, Noting):
+    """No numbers without a certain head, and every mask."""
+
+    def __init__(self, effects: Mapping[str, Mapping[Head, float]], overflows: Head) -> None:
+        super().__init__(effects, overflows)
         self.masks = []
 
 
@@ -136,6 +144,27 @@ class TestSearches:
         assert 20 < len(memory.entries) <= 21 + CHUNK
         make_search(method, memory=memory)  # goes on with what is there
         assert len(memory.entries) == 1 + BUDGET[method]
+
+    @pytest.mark.parametrize("method", ["adaptive", "published", "scan"])
+    def test_masks_without_numbers_are_told_and_left_out(self, method: str) -> None:
+        bad = Head(5, 5)
+        model = NotingOverflow({"recall": TARGET}, bad)
+        search, bench, _ = make_search(method, model=model)
+        found = search.estimates()[0]
+        assert found.not_numbers and all(bad in mask for mask in found.not_numbers)
+        assert found.n_masks + len(found.not_numbers) == sum(bool(mask) for mask in model.masks)
+        assert bench.evaluations("recall") >= found.n_masks + len(found.not_numbers)
+        assert A in search.rank(())[:2]
+        assert all(np.isfinite([one.effect, one.low, one.high]).all() for one in found.effects)
+
+    @pytest.mark.parametrize("method", ["adaptive", "published"])
+    def test_where_no_mask_yields_numbers_there_is_no_list(self, method: str) -> None:
+        class Broken(Noting):
+            def loss(self, task: str, mask: Mask) -> float:
+                return float("nan") if mask else 0.0
+
+        with pytest.raises(CapabilityAbsent, match="not a finite number"):
+            make_search(method, model=Broken({"recall": TARGET}), prior="none")
 
     def test_a_scan_is_every_head_alone(self) -> None:
         search, bench, model = make_search("scan")
@@ -219,6 +248,14 @@ class TestSearches:
         assert search.estimates()[0].score == "exact"
 
 
+def test_a_count_of_answers_is_not_mixed_with_shares_of_heads_alone() -> None:
+    pooled = estimated(effect(A, 0.7)).model_copy(update={"score": "exact"})
+    alone = estimated(effect(A, 0.5), solver="each head alone").model_copy(
+        update={"score": "exact"}
+    )
+    assert with_singles(pooled, alone) is pooled
+
+
 def effect(head: Head, size: float, **fields: Any) -> HeadEffect:
     return HeadEffect(head=head, effect=size, low=size, high=size, n_masks=1, **fields)
 
@@ -280,6 +317,24 @@ class TestUniversal:
             assert text.effects[0].effect == pytest.approx(0.5)
             assert text.effects[0].low <= text.effects[0].effect <= text.effects[0].high
             assert text.score == "nats_per_token"
+
+    def test_a_head_without_which_nothing_is_a_number_is_one(self) -> None:
+        bad = Head(0, 3)
+        model = OverflowingModel({"english": {}}, bad)
+        bench = Bench(model, Memory())
+        found = find_universal(bench, HEADS, [planted_task("english", 5, "text")], "x")
+        assert found.heads == (bad,)
+        assert found.effects[0].not_numbers == ((bad,),)
+        assert len(found.effects[0].effects) == len(HEADS) - 1
+
+    def test_a_scan_that_time_ends_is_no_scan_and_goes_on(self) -> None:
+        memory, text = Memory(), planted_task("english", 5, "text")
+        bench = Bench(PlantedModel({"english": {}}), memory)
+        late = lambda: len(memory.entries) > 20  # noqa: E731
+        with pytest.raises(CapabilityAbsent, match=r"after 2\d of 80 heads") as caught:
+            find_universal(bench, HEADS, [text], "x", out_of_time=late)
+        assert "--max-hours" in caught.value.hint and "suspects" in caught.value.hint
+        assert len(find_universal(bench, HEADS, [text], "x").effects[0].effects) == len(HEADS)
 
     def test_a_loss_is_cut_like_everywhere(self) -> None:
         bench = Bench(PlantedModel({"recall": {A: 1e30, B: 0.5}}), Memory())

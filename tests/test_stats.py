@@ -90,7 +90,19 @@ class TestInterval:
     def test_is_a_point_when_nothing_changes(self, metric: Metric) -> None:
         base, _ = self.pair(20)
         found = stats.paired_change(base, base, metric, items(20))
-        assert (found.change, found.low, found.high) == (0.0, 0.0, 0.0)
+        # Twenty answers that stay as they are do not show that the next one will.
+        width = 1 - 0.025 ** (1 / 20) if metric == "exact" else 0.0
+        assert (found.change, found.low, found.high) == pytest.approx((0.0, -width, width))
+
+    @pytest.mark.parametrize("n", [5, 40, 400])
+    def test_of_outcomes_that_are_all_alike_ends_where_others_become_unlikely(self, n: int) -> None:
+        width = 1 - 0.025 ** (1 / n)
+        assert stats.share_interval(np.zeros(n), items(n)) == pytest.approx((0, width))
+        assert stats.share_interval(np.ones(n), items(n)) == pytest.approx((1 - width, 1))
+        lost = stats.share_interval(-np.ones(n), items(n), least=-1.0)
+        assert lost == pytest.approx((-1, width - 1))
+        # Had they this probability of being otherwise, all alike were as rare as the tail.
+        assert (1 - width) ** n == pytest.approx(0.025)
 
     def test_is_a_point_when_all_change_alike(self) -> None:
         base, _ = self.pair(20)

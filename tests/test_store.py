@@ -300,6 +300,27 @@ def test_the_environment_is_recorded_and_compared(
         assert run.resumed
 
 
+def test_the_last_command_is_kept(tmp_path: Path) -> None:
+    with open_run(tmp_path) as run:
+        run.write_command(["localize", "-m", "x"])
+        run.write_command(["remove", "-m", "\x1b[31m"])
+        assert json.loads((run.path / "command.json").read_text()) == ["remove", "-m", "\x1b[31m"]
+
+
+def test_a_look_at_who_holds_a_run_refuses_nobody(tmp_path: Path) -> None:
+    """The look takes the lock for an instant; `_acquire` waits longer than that."""
+    import fcntl
+    import threading
+
+    with open_run(tmp_path) as run:
+        path = run.path
+    with (path / ".lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(1.5 * store.LOCK_WAIT_S, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with open_run(tmp_path) as run:
+            assert store.is_held(run.path)
+
+
 def test_the_log_has_no_control_codes(tmp_path: Path) -> None:
     with open_run(tmp_path) as run:
         run.log("one \x1b[31mred\x07")

@@ -212,8 +212,11 @@ class Edited(PlantedModel):
     def loss(self, task: str, mask: Mask) -> float:
         return super().loss(task, (*mask, *self.heads))
 
-    def generate(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
-        return super().generate(prompts, (*mask, *self.heads), max_new_tokens=max_new_tokens)
+    def generate(
+        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+    ) -> list[list[str]]:
+        more = [(*mask, *self.heads) for mask in masks]
+        return super().generate(prompts, more, max_new_tokens=max_new_tokens)
 
 
 class TestCurve:
