@@ -54,7 +54,8 @@ def finishing() -> Generator[None]:
 @contextmanager
 def listening() -> Generator[None]:
     """Handle Ctrl-C as said above, for the time of a command."""
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # nohup, or a script's background
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield  # handlers are the main thread's
         return
     seen, watched = socket.socketpair()
@@ -62,12 +63,12 @@ def listening() -> Generator[None]:
     watcher = _Watcher(seen)
     before = signal.signal(signal.SIGINT, watcher.hear)
     wakes = signal.set_wakeup_fd(watched.fileno(), warn_on_full_buffer=False)
-    ignored, sys.unraisablehook = sys.unraisablehook, _again(sys.unraisablehook)
+    hook, sys.unraisablehook = sys.unraisablehook, _again(sys.unraisablehook)
     watcher.start()
     try:
         yield
     finally:
-        sys.unraisablehook = ignored
+        sys.unraisablehook = hook
         signal.set_wakeup_fd(wakes)
         signal.signal(signal.SIGINT, before)
         watched.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 
 # tiny.py loads transformers, which the tests of most modules do without.
 ARCHITECTURES = ("llama", "qwen3", "gpt2", "gpt_neox")
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C even where the tests run in the background of a script, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", params=ARCHITECTURES)

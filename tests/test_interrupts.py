@@ -148,6 +148,16 @@ def test_one_that_comes_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixtur
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_who_is_told_to_ignore_ctrl_c_does() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with listening(), finishing():
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_program_that_uses_the_package_keeps_its_own_handling() -> None:
     before, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
     with pytest.raises(KeyboardInterrupt), finishing():
