@@ -247,8 +247,10 @@ class AdaptiveSearch:
         return [unit for unit in self._likely(self._job.sign) if unit not in self._alone]
 
     def _decided(self, sign: int) -> list[int]:
-        """Likely units of which it holds alone too."""
-        return [unit for unit in self._likely(sign) if self._holds_alone(unit, sign)]
+        """Likely units of which it holds alone too, and whose interval says so."""
+        found = self._reading.found
+        nearest = found.low if sign > 0 else -found.high
+        return [u for u in self._likely(sign) if nearest[u] > 0 and self._holds_alone(u, sign)]
 
     def _holds_alone(self, unit: int, sign: int) -> bool:
         """Whether the unit alone costs something: surely so where items are paired."""

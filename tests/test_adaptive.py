@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_a_group_names_no_head_that_may_not_be_removed() -> None:
     found = AdaptiveSearch(job).confidence()
     assert A in found.universal
     assert all(A not in group and len(group) > 1 for group in found.groups)
+
+
+@pytest.mark.parametrize("view", ["exact", "logprob"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_interval_of_a_decided_head_is_on_its_side_of_zero(view: str, seed: int) -> None:
+    job = replace(make_job(seed=seed), view=view, task=planted_task("recall", 8))
+    search = AdaptiveSearch(job)
+    effects = {one.head: one for one in search.estimates()[0].effects}
+    found = search.confidence()
+    assert all(effects[head].low > 0 for head in found.decided)
+    told = {*found.decided, *found.undecided}
+    assert all(head in told for head, one in effects.items() if (one.probability or 0) > 0.5)
 
 
 class TestFindings:
