@@ -7,14 +7,16 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 LLAMA := .venv/llama
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-families test-model test-downstream lint type check \
+.PHONY: help setup demo test test-unit test-families test-model test-slow test-downstream lint \
+	type check \
 	docs clean
 
 help:
 	@echo "make setup       .venv with everything, pinned (minutes the first time)"
 	@echo "make demo        remove recall of capitals from SmolLM2-135M-Instruct, on the CPU"
 	@echo "make check       lint, type and test-unit: what to run before a commit"
-	@echo "make test        everything, with the real model"
+	@echo "make test        lint, types, unit tests and the real model (10 minutes on 2 cores)"
+	@echo "make test-slow   a Ray cluster, killed workers and runs, real writing: minutes more"
 	@echo "make test-families"
 	@echo "                 every model type of transformers, built tiny: masked = baked, bit for bit"
 	@echo "make test-downstream"
@@ -49,13 +51,16 @@ type: setup
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 test-unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not model and not families"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "not model and not families and not slow"
 
 test-families: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m families
 
 test-model: setup
-	$(BIN)/pytest -q -m "model and not downstream"
+	$(BIN)/pytest -q -m "model and not downstream and not slow"
+
+test-slow: setup
+	$(BIN)/pytest -q -m "slow and not downstream"
 
 test-downstream: $(LLAMA)/.ready
 	PYTHONPATH=$(LLAMA) $(BIN)/pytest -q -m downstream

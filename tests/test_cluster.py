@@ -99,6 +99,7 @@ def cluster(local: None) -> Generator[Cluster]:
     hands.close()
 
 
+@pytest.mark.slow
 class TestCluster:
     def test_gives_the_numbers_of_one(self, cluster: Cluster) -> None:
         memory = Memory()
@@ -148,6 +149,7 @@ except EditorError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the head's process in /proc")
+@pytest.mark.slow
 def test_the_head_gone_is_told_before_ray_ends_the_process(tmp_path: Path) -> None:
     port = 20000 + secrets.randbelow(10000)
     where = {

@@ -13,6 +13,8 @@ import pytest
 
 from benchmarks.faults import KINDS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -197,6 +197,7 @@ class TestLimits:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_the_real_model_writes_the_same_tokens_as_one_by_one() -> None:
     """64 tokens in float32, against transformers' own loop at batch size 1."""
     from editor.architecture import read_spec

@@ -161,6 +161,7 @@ def facts(removed: Removed) -> dict[str, Any]:
     return {key: value for key, value in removed.manifest.items() if key != "times"}
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_manifest(quick: Removed, tmp_path: Path) -> None:
     other = remove_into(tmp_path / "elsewhere", *QUICK, expect=(0, 4))
     assert facts(other) == facts(quick)

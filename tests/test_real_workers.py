@@ -16,7 +16,7 @@ from editor.progress import Silent
 from editor.session import Options, loaded_bench, open_model
 from planted import Memory
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
 def test_two_workers_give_the_bits_of_one_and_survive_a_kill(
