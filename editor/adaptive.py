@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from editor import confidence, confidence_text, design, estimate, posterior
 from editor.errors import CapabilityAbsent
-from editor.measure import GRADIENT_COST, N_TRIES, measured_in_time
+from editor.measure import GRADIENT_COST, N_TRIES
 from editor.posterior import Posterior
 from editor.records import Confidence, Design, Estimate, Head, HeadEffect, Mask, Scores
 from editor.responses import Response, at_fitted, require_signal, respond
@@ -153,7 +153,7 @@ class AdaptiveSearch:
         """Measure one more round and read all of them; once the time is up, only its beginning."""
         job = self._job
         masks = [job.mask(row) for row in rows.rows]
-        found = measured_in_time(job.bench, job.task, masks, self._out_of_time)
+        found = job.bench.measured(job.task, masks, out_of_time=self._out_of_time)
         told = only_numbers(job, rows, found)
         self._scores += told.scores
         self._not_numbers += told.not_numbers

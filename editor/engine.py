@@ -1,7 +1,6 @@
 """Jobs for a model, and their results as they are finished: here, or on other processes.
 
-A job says all that its result depends on.  How a measurement is cut into jobs does not depend on
-how many there are to do them, so that neither do the numbers.
+A job says all that its result depends on, whoever does it.
 """
 
 from __future__ import annotations
@@ -75,6 +74,11 @@ class Engine(ABC):
         Raises:
             EditorError: what a job raises, or that nobody is left to do them.
         """
+
+    @property
+    def n_workers(self) -> int:
+        """How many jobs are done at once."""
+        return 1
 
     def close(self) -> None:  # noqa: B027  there may be nothing to end
         """End what was started; the engine is of no use after it."""

@@ -104,6 +104,11 @@ class Crew:
         self._lost: Counter[int] = Counter()
         """By worker, how often it died since it last replied."""
 
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are."""
+        return len(self._hands.slots)
+
     def work(self, make: Make, jobs: Sequence[Job]) -> Generator[Finished]:
         """See `Engine.results`.  What an earlier, abandoned round still sends is not looked at."""
         self._round += 1
@@ -172,6 +177,10 @@ class FanOut(Engine):
 
     def results(self, jobs: Sequence[Job]) -> Generator[Finished]:
         return self._crew.work(self._make, jobs)
+
+    @property
+    def n_workers(self) -> int:
+        return self._crew.n_workers
 
     def beside(self, make: Make) -> FanOut:
         """The same workers for another model, which they hold too; closed with this one."""

@@ -361,7 +361,7 @@ WORKERS = flag(
     metavar="N",
     says="1; with --ray as many as fit",
     help="Processes that measure, each with the model: on GPUs one a GPU, on the CPU each with its "
-    "share of the cores.  The numbers are the same.",
+    "share of the cores.  Numbers may differ from those of one in their last bits.",
 )
 RAY = flag(
     "--ray",

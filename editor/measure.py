@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -29,8 +30,6 @@ from editor.records import Fill, Head, Item, Mask, Measurement, Scores
 
 N_TRIES = 10
 """Candidates that the choice tries at once."""
-CHUNK = N_TRIES + 1
-"""Masks between two looks at the clock: a step of the choice is finished once it is begun."""
 MORE_TIME = "give more with --max-hours: what was measured is kept, and the same command goes on"
 GRADIENT_COST = 3
 """Evaluations that a gradient counts as."""
@@ -110,17 +109,23 @@ class Bench:
         return [scores for scores in found if scores is not None]
 
     def measured(
-        self, task: Task, masks: Sequence[Mask], *, fill: Fill = "zero"
+        self,
+        task: Task,
+        masks: Sequence[Mask],
+        *,
+        fill: Fill = "zero",
+        out_of_time: Callable[[], bool] = lambda: False,
     ) -> list[Scores | None]:
         """Score the task's items under every mask.
 
         Args:
             fill: what stands in the place of a head that is out; of a task that lets the model
                 write, only zero (`writes`).
+            out_of_time: whether to measure no more; asked between two journal entries.
 
         Returns:
-            One `Scores` a mask, in order, None where one of its scores is not a number; equal masks
-            are measured once.
+            One `Scores` a mask, in order, once the time is up only of the first.  None stands where
+            one of its scores is not a number; equal masks are measured once.
 
         Raises:
             CapabilityAbsent: the model yields something that is not a number with nothing knocked
@@ -137,8 +142,8 @@ class Bench:
         missing = {mask for mask in masks if mask not in found}
         self.on_mask(sum(mask in found for mask in masks))
         if missing:
-            found |= self._measured(task, items, masks, missing, fill)
-        return [found[mask] for mask in masks]
+            found |= self._measured(task, items, masks, missing, fill, out_of_time)
+        return [found[mask] for mask in takewhile(found.__contains__, masks)]
 
     def gradients(self, task: Task, mask: Mask) -> NDArray[np.float64]:
         """What each head's knock-out costs an item to first order, with `mask` out already.
@@ -177,20 +182,28 @@ class Bench:
         return self.model if isinstance(self.model, Engine) else InProcess(self.model)
 
     def _measured(
-        self, task: Task, items: str, masks: Sequence[Mask], missing: Set[Mask], fill: Fill
+        self,
+        task: Task,
+        items: str,
+        masks: Sequence[Mask],
+        missing: Set[Mask],
+        fill: Fill,
+        out_of_time: Callable[[], bool],
     ) -> dict[Mask, Scores | None]:
         """Measure what is missing, and keep each in the journal once it is known, in any order."""
         asked = [task.capability.scorer.requests(i, task.capability.answers) for i in task.items]
         requests = tuple(request for some in asked for request in some)
         if fill != "zero" and any(isinstance(request, Generation) for request in requests):
             raise ValueError(f"what a model writes is only measured with zero, not with {fill}")
-        chunks = [tuple(m for m in part if m in missing) for part in _parts(masks, len(task.items))]
+        parts = _parts(masks, len(task.items), self._engine.n_workers)
+        chunks = [tuple(m for m in part if m in missing) for part in parts]
         chunks = [chunk for chunk in chunks if chunk]
         jobs: list[Job] = [Ask(requests, chunk, fill) for chunk in chunks]
         n_tokens = self.count(requests)
         found: dict[Mask, Scores | None] = {}
         with closing(self._engine.results(jobs)) as results:
-            while len(found) < len(missing):
+            first = chunks[0][0]
+            while len(found) < len(missing) and not (first in found and out_of_time()):
                 with finishing():
                     index, answer, seconds = next(results)
                     chunk = chunks[index]
@@ -215,34 +228,25 @@ class Bench:
             self.journal.append(key, value_json)
 
 
-def measured_in_time(
-    bench: Bench, task: Task, masks: Sequence[Mask], out_of_time: Callable[[], bool]
-) -> list[Scores | None]:
-    """What the masks yield; once the time is up, only the first, at least those of one chunk."""
-    found: list[Scores | None] = []
-    while len(found) < len(masks) and not (found and out_of_time()):
-        found += bench.measured(task, masks[len(found) : len(found) + CHUNK])
-    return found
-
-
 def writes(task: Task) -> bool:
     """Whether the model is asked to write something, and not only how likely answers are."""
     requests = (r for item in task.items for r in task.capability.scorer.requests(item))
     return any(isinstance(request, Generation) for request in requests)
 
 
-def _parts(masks: Sequence[Mask], n_items: int) -> Iterator[list[Mask]]:
-    """The masks as they are measured together: by how many are asked for, and nothing else.
+def _parts(masks: Sequence[Mask], n_items: int, n_workers: int) -> Iterator[list[Mask]]:
+    """The masks as they are measured together: by how many are asked for and who measures.
 
     What the journal has already only leaves gaps, so that a resumed run computes as an undisturbed
-    one; so do more workers.  The parts become smaller, so that workers end at about the same time.
+    one.  One worker gets as many as it may, which is fastest; several get smaller and smaller
+    parts, so that they end at about the same time, however many they are.
     """
     left = list(dict.fromkeys(masks))
     most = max(1, CHUNK_REQUESTS // max(1, n_items))
-    least = max(1, most // 3)
+    least = most if n_workers == 1 else max(1, most // 3)
     while left:
         size = min(most, max(least, -(-len(left) // 4)))
-        if len(left) - size < least / 2:
+        if len(left) - size < least / 2 and n_workers > 1:
             size = len(left)
         yield left[:size]
         left = left[size:]

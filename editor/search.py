@@ -10,7 +10,7 @@ import numpy as np
 
 from editor import design, estimate
 from editor.errors import CapabilityAbsent
-from editor.measure import MORE_TIME, N_TRIES, Bench, Task, as_mask, measured_in_time
+from editor.measure import MORE_TIME, N_TRIES, Bench, Task, as_mask
 from editor.records import Confidence, Design, Estimate, Head, Mask, Prior, Rival, Scores, View
 from editor.responses import Response, require_signal, respond
 from editor.universal import measure_singles
@@ -253,7 +253,7 @@ def measured_all(job: Job, masks: Sequence[Mask]) -> list[Scores | None]:
     Raises:
         CapabilityAbsent: the time is up before the last of them.
     """
-    found = measured_in_time(job.bench, job.task, masks, lambda: job.out_of_time(1.0))
+    found = job.bench.measured(job.task, masks, out_of_time=lambda: job.out_of_time(1.0))
     if len(found) < len(masks):
         raise CapabilityAbsent(
             f"the time was up after {len(found)} of {len(masks)} masks of {job.task.name}, of "

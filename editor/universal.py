@@ -9,7 +9,7 @@ import numpy as np
 
 from editor import stats
 from editor.errors import CapabilityAbsent
-from editor.measure import MORE_TIME, Bench, Task, measured_in_time
+from editor.measure import MORE_TIME, Bench, Task
 from editor.records import Estimate, Head, HeadEffect, Mask, Metric, Scores, UniversalHeads
 from editor.responses import item_losses
 
@@ -41,7 +41,7 @@ def find_universal(
     began = time.monotonic()
     masks: list[Mask] = [(head,) for head in heads]
     for text in texts:
-        n_done = len(measured_in_time(bench, text, masks, out_of_time))
+        n_done = len(bench.measured(text, masks, out_of_time=out_of_time))
         if n_done < len(masks):
             raise CapabilityAbsent(
                 f"the time was up after {n_done} of {len(masks)} heads of the once-a-model scan "

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from editor.capabilities import Capability
 from editor.capabilities.base import AnswerLikelihood, Continuation, Likelihood, TextLikelihood
-from editor.measure import Bench, Task
+from editor.measure import CHUNK_REQUESTS, Bench, Task
 from editor.records import Fill, Head, Item, Mask
 
 N_LAYERS, N_HEADS = 10, 8
 HEADS = tuple(Head(layer, head) for layer in range(N_LAYERS) for head in range(N_HEADS))
+CHUNK = CHUNK_REQUESTS // 40
+"""Masks of a `planted_task` between two looks at the clock."""
 Effects = Mapping[str, Mapping[Head, float]]
 """By task and head: nats that its removal takes off a typical item."""
 

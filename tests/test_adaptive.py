@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from editor import adaptive
 from editor.adaptive import AdaptiveSearch, first_round, pools
 from editor.errors import CapabilityAbsent
-from editor.measure import CHUNK, Bench
+from editor.measure import Bench
 from editor.records import Head, Mask
 from editor.search import Job
-from planted import HEADS, Memory, PlantedModel, planted_task
+from planted import CHUNK, HEADS, Memory, PlantedModel, planted_task
 
 A, B, C, U = Head(1, 2), Head(4, 0), Head(7, 5), Head(0, 3)
 NOISE = np.random.default_rng(0).normal(0, 0.02, len(HEADS))

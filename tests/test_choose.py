@@ -13,13 +13,13 @@ from editor import stats
 from editor.capabilities.base import Likelihood
 from editor.choose import N_TRIES, Control, Terms, choose
 from editor.errors import CapabilityAbsent
-from editor.measure import CHUNK, Bench, Task
+from editor.measure import Bench, Task
 from editor.methods import METHODS as SEARCHES
 from editor.methods import budget_of, search_budget
 from editor.recipe import Recipe
 from editor.records import EditPlan, Head
 from editor.search import Job, Search
-from planted import HEADS, BackupModel, Memory, OverflowingModel, PlantedModel, planted_task
+from planted import CHUNK, HEADS, BackupModel, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C, D = Head(1, 2), Head(4, 0), Head(7, 5), Head(8, 1)
 FAINT = {

@@ -19,7 +19,7 @@ from planted import Memory
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
-def test_two_workers_give_the_bits_of_one_and_survive_a_kill(
+def test_two_workers_give_the_numbers_of_one_and_survive_a_kill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -38,11 +38,15 @@ def test_two_workers_give_the_bits_of_one_and_survive_a_kill(
             if len(self.entries) == 10:
                 os.kill(two.model._crew._hands.pids()[0], signal.SIGKILL)  # type: ignore
 
-    one = loaded_bench(opened, "bfloat16", Memory(), Options(), Silent())
-    with closing(loaded_bench(opened, "bfloat16", Kills(), Options(workers=2), Silent())) as two:
+    one = loaded_bench(opened, "float32", Memory(), Options(), Silent())
+    with closing(loaded_bench(opened, "float32", Kills(), Options(workers=2), Silent())) as two:
         assert isinstance(one, Bench)
-        assert two.scores(task, masks) == one.scores(task, masks)
-        assert (two.gradients(task, masks[1]) == one.gradients(task, masks[1])).all()
+        # Alone, one measures in larger batches, of which the last bits differ.
+        for here, there in zip(one.scores(task, masks), two.scores(task, masks), strict=True):
+            assert there.exact == here.exact
+            assert there.logprob == pytest.approx(here.logprob, abs=1e-3)
+        slopes = [bench.gradients(task, masks[1]) for bench in (one, two)]
+        assert np.allclose(*slopes, rtol=1e-3, atol=1e-4)
         prompts = [item.prompt for item in task.items[:3]]
         texts = [bench.texts(prompts, masks[2], max_new_tokens=8) for bench in (one, two)]
         assert texts[0] == texts[1]

@@ -10,14 +10,14 @@ import pytest
 
 from editor import estimate, stats
 from editor.errors import CapabilityAbsent
-from editor.measure import CHUNK, Bench
+from editor.measure import Bench
 from editor.methods import METHODS as SEARCHES
 from editor.records import Estimate, Head, HeadEffect, Mask, UniversalHeads
 from editor.responses import DEEPEST_LOSS, item_losses
 from editor.search import Job, Search, interleave, rivals, with_singles
 from editor.universal import UNIVERSAL_NATS, costly_heads, find_universal, measure_singles
 from editor.validation import check_headroom
-from planted import HEADS, BackupModel, Memory, OverflowingModel, PlantedModel, planted_task
+from planted import CHUNK, HEADS, BackupModel, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C = Head(1, 2), Head(4, 0), Head(7, 5)
 NOISE = np.random.default_rng(0).normal(0, 0.02, len(HEADS))
@@ -328,7 +328,7 @@ class TestUniversal:
         assert len(found.effects[0].effects) == len(HEADS) - 1
 
     def test_a_scan_that_time_ends_is_no_scan_and_goes_on(self) -> None:
-        memory, text = Memory(), planted_task("english", 5, "text")
+        memory, text = Memory(), planted_task("english", 40, "text")
         bench = Bench(PlantedModel({"english": {}}), memory)
         late = lambda: len(memory.entries) > 20  # noqa: E731
         with pytest.raises(CapabilityAbsent, match=r"after 2\d of 80 heads") as caught:
