@@ -15,7 +15,7 @@ import numpy as np
 from editor import tasks
 from editor.capabilities.base import Continuation, Request
 from editor.confirm import MAX_ITEMS, expected_masks
-from editor.measure import GRADIENT_COST, Bench, Task, as_mask
+from editor.measure import GRADIENT_COST, N_TRIES, Bench, Task, as_mask
 from editor.methods import search_budget
 from editor.records import ModelSpec, Record, Settings
 from editor.tasks import Scope
@@ -32,7 +32,7 @@ WORKING_STATES = 16
 BATCH_TOKENS = 1024
 SCORE_BYTES, MASK_BYTES = 64, 256
 """Bytes of the journal an item and a mask."""
-TIMED_MASKS = 11
+TIMED_MASKS = N_TRIES + 1
 """As many as the choice tries at once."""
 _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -170,7 +170,8 @@ def _of_measuring(
     """What the stages cost, by a timed batch if wanted."""
     count, timing = costs.by_characters, None
     if time_it:
-        bench = loaded_bench(opened, settings.dtype, _Forgetful(), options, Silent())
+        alone = replace(options, workers=None, ray=None)
+        bench = loaded_bench(opened, settings.dtype, _Forgetful(), alone, Silent())
         timing, count = costs.timed(bench, what, settings, opened.spec), bench.count
     found = cost_of(opened, what, settings, options, edits=edits, count=count)
     return {

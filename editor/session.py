@@ -14,6 +14,7 @@ from pathlib import Path
 
 from editor import __version__
 from editor.architecture import read_spec
+from editor.costs import by_characters
 from editor.coverage import require_coverage
 from editor.digests import identity, remembered_digest
 from editor.fanout import FanOut
@@ -284,8 +285,8 @@ def loaded_bench(
     else:
         model = making(0)
         return Bench(model, journal, progress.advance, progress.tokens, model.n_tokens)
-    # Nobody counts tokens here: the tokenizer is where the model is.
-    return Bench(fan_out, journal, progress.advance)
+    # The tokenizer is where the model is.
+    return Bench(fan_out, journal, progress.advance, progress.tokens, by_characters)
 
 
 def dispatched(making: Loading, opened: Opened, options: Options) -> Loading:

@@ -113,6 +113,7 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "validation": ("formats", "measure"),
     "tasks": ("choose", "measure", "validation"),
     "api": ("compare_page",),
+    "session": ("costs",),
     "baking": ("session",),
     "pipeline": ("baking", "costs", "session"),
     "verification": ("baking", "session"),

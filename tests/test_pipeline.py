@@ -246,6 +246,12 @@ class TestRemove:
         stored = json.loads((Path(found.run) / "estimate.json").read_text())
         assert stored["confidence"] == sure.model_dump(mode="json")
 
+    def test_two_workers_find_what_one_finds(self, known: Wired, tmp_path: Path) -> None:
+        lines = Lines()
+        found = localize(recipe_of(known), options(tmp_path, workers=2), lines)
+        assert set(found.heads) == known.target_heads
+        assert any(line.startswith("ahead: ") and " 0 tokens" not in line for line in lines.said)
+
     def test_when_the_time_is_up_it_is_said_and_the_next_run_goes_on(
         self, known: Wired, tmp_path: Path
     ) -> None:
