@@ -167,6 +167,7 @@ class Batches:
         work: Callable[[Sequence[R], int], None],
         *,
         copies: int = 1,
+        apart: Callable[[R], Sequence[R]] | None = None,
     ) -> None:
         """Call `work` for neighbouring rows that fill a batch together.
 
@@ -175,6 +176,7 @@ class Batches:
             work: takes some rows and how many copies of them (masks) fit at once.  When memory
                 ends inside, it is called again with fewer: it must be safe to repeat.
             copies: how many copies of each row there are to do.
+            apart: takes a row that does not fit into smaller ones, sorted, that ask the same.
 
         Raises:
             ModelError: a single row does not fit.
@@ -192,7 +194,11 @@ class Batches:
             if n_rows > 1:
                 self._lower(operation, n_rows * group[-1].width)
             elif not released:
-                _refuse(operation, group[-1].width)
+                smaller = apart(group[0]) if apart else ()
+                if not smaller:
+                    _refuse(operation, group[0].width)
+                rows = [*smaller, *rows[start + 1 :]]
+                start = 0
 
     @staticmethod
     def _fits(work: Callable[[], None]) -> bool:

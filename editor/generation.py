@@ -30,8 +30,8 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from editor.hooks import hooked
-from editor.recorded import SPARING_ERRORS
 from editor.records import Mask
+from editor.trials import TRIAL_ERRORS, agree
 
 DROPPABLE = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold one row of keys and values a prompt, and nothing else."""
@@ -39,9 +39,6 @@ CACHE_NAMES = ("cache", "past_key_values")
 """What models call their cache: transformers changed the name in 5.24."""
 TRIED_TOKENS = 12
 """Length of the rows on which it is tried whether rows can leave."""
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-"""How far the trial's logits may be off, as a share of their spread; `ROUGH` in other dtypes."""
-ROUGH = 0.05
 
 Way = Literal["leaving", "staying", "plain"]
 """Rows leave a batch with a cache; or stay in it until all are done; or nothing is cached."""
@@ -187,7 +184,7 @@ class Writer:
         inputs = {"attention_mask": real, "position_ids": positions, "use_cache": True}
         given = {name: value for name, value in inputs.items() if name in self._takes}
         assert self._cache_name is not None
-        with hooked([self._last_only()]):
+        with hooked([self._only(-1)]):
             out = self._model(input_ids=ids, **given, **{self._cache_name: cache})
         if out[self._cache_name] is not cache:
             raise TypeError("the model has a cache of its own")
@@ -198,19 +195,20 @@ class Writer:
             return False
         try:
             return all(type(layer) in DROPPABLE for layer in self.new_cache().layers)
-        except SPARING_ERRORS:  # a config that transformers' cache does not understand
+        except TRIAL_ERRORS:  # a config that transformers' cache does not understand
             return False
 
     def _agrees(self, trial: _Trial, long: list[int]) -> bool:
         """Whether a way to write gives the logits of plain passes without a cache."""
         try:
             texts, found = trial(long)
-            wanted = torch.cat([self.plain_logits(self._tensor([text])) for text in texts]).float()
-        except SPARING_ERRORS:
+            wanted = torch.cat([self.plain_logits(self._tensor([text])) for text in texts])
+            # Tokens behind a text change nothing but the shape: attention is causal.
+            wider = [(self._tensor([text + long]), len(text) - 1) for text in texts]
+            again = torch.cat([self.plain_logits(ids, at) for ids, at in wider])
+        except TRIAL_ERRORS:
             return False
-        allowed = TOLERANCE.get(self._model.dtype, ROUGH) * wanted.std(dim=1)
-        off = (found.to(wanted) - wanted).square().mean(dim=1).sqrt()
-        return bool((off <= allowed).all())
+        return agree(found, wanted, again, self._model.dtype)
 
     @torch.inference_mode()
     def _try_leaving(self, long: list[int]) -> tuple[list[list[int]], Tensor]:
@@ -236,14 +234,14 @@ class Writer:
             )
         return out.sequences[:, :-1].tolist(), out.logits[-1]
 
-    def plain_logits(self, ids: Tensor) -> Tensor:
-        """Logits of the token after the last, by one pass; (n_rows, vocabulary)."""
-        with hooked([self._last_only()]):
+    def plain_logits(self, ids: Tensor, at: int = -1) -> Tensor:
+        """Logits of the token after the one at `at`, by one pass; (n_rows, vocabulary)."""
+        with hooked([self._only(at)]):
             return self._model(input_ids=ids, use_cache=False).logits[:, -1]
 
-    def _last_only(self) -> tuple[Any, Callable[..., Any]]:
+    def _only(self, at: int) -> tuple[Any, Callable[..., Any]]:
         output = self._model.get_output_embeddings()
-        return output, lambda _, args: (args[0][:, -1:], *args[1:])
+        return output, lambda _, args: (args[0][:, [at]], *args[1:])
 
     def _tensor(self, ids: Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(ids, device=self.device)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ from editor.capabilities.base import Continuation, Likelihood, Request
 from editor.errors import CapabilityAbsent, ModelError, UsageError
 from editor.generation import Prompt, Writer, stop_tokens
 from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
+from editor.prefix_tree import (
+    TREE_TOKENS,
+    WORTHWHILE,
+    Tree,
+    reads_trees,
+    tree_batch,
+    trees,
+    trial_tree,
+)
 from editor.recorded import (
     RecordedLayers,
     Recordings,
@@ -80,6 +90,10 @@ class MaskableModel:
             pad=_first_of(tokenizer.pad_token_id, tokenizer.eos_token_id, 0),
         )
         self._spares: bool | None = None
+        self._reads_trees, self._tried = (
+            "position_ids" in signature(model.forward).parameters,
+            (0, 0),
+        )
         self._forms: dict[tuple[tuple[str, ...], str], Form | None] = {}
         self._means: tuple[list[list[int]], dict[int, Tensor]] = ([], {})
 
@@ -102,8 +116,9 @@ class MaskableModel:
                 The mean is over all tokens of these requests, prompts and answers without padding,
                 with nothing knocked out; it takes one more pass over the requests.
 
-        Rows of one batch are padded on the right and causal attention never looks there, so
-        neither an attention mask nor position ids are needed.
+        What the requests begin with alike is read once, where the model reads trees.  Rows of one
+        batch are padded on the right and causal attention never looks there, so that they need
+        neither an attention mask nor position ids.
 
         Returns:
             One list a mask, in order, with one `Likelihood` a request, in order.  With heads out
@@ -119,7 +134,7 @@ class MaskableModel:
         order = sorted(range(len(masks)), key=lambda m: (self._first_layer(masks[m]), m))
         means = self._means_of(encoded) if fill == "mean" and any(masks) else None
 
-        def work(group: Sequence[Row], step: int) -> None:
+        def work(group: Sequence[Row | Tree], step: int) -> None:
             places = [item.place for row in group for item in row.asked]
             lower = self._record_lower(group, masks)
             for chunk in (order[at : at + step] for at in range(0, len(order), step)):
@@ -132,10 +147,48 @@ class MaskableModel:
                     mask, item = divmod(number, len(places))
                     out[chunk[mask]][places[item]] = likelihood
 
-        self._batches.each("score", shared_rows(encoded), work, copies=len(masks))
+        grown, rows = self._laid_out(encoded)
+        for tree in grown:
+            self._batches.each("score", [tree], work, copies=len(masks), apart=_rows_of)
+        self._batches.each("score", rows, work, copies=len(masks))
         return [[found for found in row if found is not None] for row in out]
 
-    def _require_numbers(self, group: Sequence[Row]) -> None:
+    def _laid_out(self, encoded: Sequence[Encoded]) -> tuple[list[Tree], list[Row]]:
+        """The requests as trees, where that spares tokens and the model reads them, and as rows."""
+        longest = max((len(item.read) for item in encoded), default=0)
+        at_most = max(TREE_TOKENS, 2 * longest)
+        worthwhile_ones, others = list[Tree](), list[Encoded]()
+        for tree in trees(encoded, at_most):
+            if tree.width <= WORTHWHILE * sum(row.width for row in tree.apart()):
+                worthwhile_ones.append(tree)
+            else:
+                others += tree.asked
+        if worthwhile_ones and not self._may_read_trees(worthwhile_ones):
+            return [], shared_rows(encoded)
+        return worthwhile_ones, shared_rows(others)
+
+    @torch.inference_mode()
+    def _may_read_trees(self, grown: Sequence[Tree]) -> bool:
+        """Whether trees may be read that are so wide and so deep; tried again for larger ones."""
+        width, depth = (
+            max(sizes) for sizes in zip(*((one.width, one.depth) for one in grown), strict=True)
+        )
+        if self._reads_trees and (width > self._tried[0] or depth > self._tried[1]):
+            self._tried = (max(width, self._tried[0]), max(depth, self._tried[1]))
+            self._reads_trees = reads_trees(
+                trial_tree(grown[0].ids, *self._tried),
+                lambda one: self._logits_at(self._batch([one], 2)),
+                self._model.dtype,
+            )
+        return self._reads_trees
+
+    def _batch(self, group: Sequence[Row | Tree], copies: int) -> Batch:
+        """Copies of a tree, or of rows, as the model reads them."""
+        if isinstance(group[0], Tree):
+            return tree_batch(group[0], copies, self.device, self._model.dtype)
+        return batch_of([one for one in group if isinstance(one, Row)], copies, self.device)
+
+    def _require_numbers(self, group: Sequence[Row | Tree]) -> None:
         """Tell a damaged model from one that is fine until some mask's heads are out."""
         if _any_bad(self._score_batch(group, [()])):
             raise CapabilityAbsent("a log-probability is not a finite number", _DAMAGED)
@@ -174,7 +227,7 @@ class MaskableModel:
         """The lowest block that a mask changes; the number of blocks when it changes none."""
         return min((self._block_of[head.layer] for head in mask), default=len(self._blocks))
 
-    def _may_spare(self, row: Row) -> bool:
+    def _may_spare(self, row: Row | Tree) -> bool:
         """Whether layers may be spared: found out once, on the first tokens of a row."""
         if self._spares is None:
             ids = [*row.ids[:PROBED_TOKENS], 0]
@@ -184,9 +237,9 @@ class MaskableModel:
             )
         return self._spares
 
-    def _record_lower(self, group: Sequence[Row], masks: Sequence[Mask]) -> RecordedLayers:
+    def _record_lower(self, group: Sequence[Row | Tree], masks: Sequence[Mask]) -> RecordedLayers:
         """What the group's layers return with nothing knocked out, where it is worth to know."""
-        ids = tuple(tuple(row.ids) for row in group)
+        ids = tuple((*row.ids, *(row.parents if isinstance(row, Tree) else ())) for row in group)
         if not self._may_spare(group[0]):
             return RecordedLayers([])
         if list(masks) == [()] or worthwhile(map(self._first_layer, masks), len(self._blocks)):
@@ -333,12 +386,12 @@ class MaskableModel:
     @torch.inference_mode()
     def _score_batch(
         self,
-        group: Sequence[Row],
+        group: Sequence[Row | Tree],
         masks: Sequence[Mask],
         means: Mapping[int, Tensor] | None = None,
     ) -> list[Likelihood]:
         """Likelihoods of masks x what is asked of the group's rows, masks outermost."""
-        batch = batch_of(group, len(masks), self.device)
+        batch = self._batch(group, len(masks))
         with self.knocked_out(masks, repeat=len(group), means=means):
             logits = self._logits_at(batch)  # (n_places, vocabulary)
         logprob, greedy, norm = _log_likelihood(logits, batch)
@@ -360,7 +413,7 @@ class MaskableModel:
             return (args[0][at][None], *args[1:])
 
         with hooked([(self._model.get_output_embeddings(), pick)]):
-            logits = self._model(input_ids=batch.ids, use_cache=False).logits[0]
+            logits = self._model(input_ids=batch.ids, use_cache=False, **batch.inputs).logits[0]
         return logits.to(self.device)
 
     def _encode(self, index: int, request: Continuation) -> Encoded:
@@ -469,6 +522,10 @@ def _check_device(device: str) -> None:
             f"the device {device!r} cannot be used: {_first_line(error)}",
             "--device takes what this torch has, such as cpu or cuda, or auto for several GPUs",
         ) from error
+
+
+def _rows_of(one: Row | Tree) -> list[Row]:
+    return one.apart() if isinstance(one, Tree) else []
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SPARING_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""What a model's own code raises when a layer that was spared did not leave what it looks for."""
+from editor.trials import TRIAL_ERRORS
 
 _INDEX = re.compile(r"\.\d+\.", re.ASCII)
 
@@ -134,7 +133,7 @@ def sparing_is_exact(blocks: Sequence[torch.nn.Module], forward: Callable[[int],
                 forward(4)  # of another shape, so its last bits may differ: it only has to run
             with lower.starting_at(layer, 1):
                 found = forward(2)
-        except SPARING_ERRORS:
+        except TRIAL_ERRORS:
             return False
         if not torch.equal(found, whole):
             return False

@@ -55,6 +55,8 @@ class Batch(NamedTuple):
     """(n_scored,): that token."""
     counts: list[int]
     """How many tokens each answer has; copy by copy, row by row."""
+    inputs: dict[str, Tensor] = {}
+    """What the model is given beside the ids."""
 
 
 def shared_rows(encoded: Sequence[Encoded]) -> list[Row]:
@@ -83,21 +85,39 @@ def batch_of(group: Sequence[Row], copies: int, device: torch.device) -> Batch:
     """Copies of the rows, one after the other, with what is asked of each."""
     width = max(row.width for row in group)
     ids = torch.zeros((len(group), width), dtype=torch.long)
-    places: dict[tuple[int, int], int] = {}
-    at, targets, counts = [], [], []
     for number, row in enumerate(group):
         ids[number, : row.width] = torch.tensor(row.ids)
-        for item in row.asked:
-            first = len(item.ids) - item.n_answer
-            counts.append(item.n_answer)
-            targets += item.ids[first:]
-            for position in range(first - 1, len(item.ids) - 1):
-                at.append(places.setdefault((number, position), len(places)))
+    asked = [
+        (number, range(row.width), item) for number, row in enumerate(group) for item in row.asked
+    ]
+    return scored_at(ids, asked, copies, device)
+
+
+def scored_at(
+    ids: Tensor,
+    asked: Sequence[tuple[int, Sequence[int], Encoded]],
+    copies: int,
+    device: torch.device,
+) -> Batch:
+    """Copies of some rows of ids, and where in them something is scored.
+
+    Args:
+        ids: (n_rows, width).
+        asked: row by row: its number, where in it each token lies that is read, and what is asked.
+    """
+    places: dict[tuple[int, int], int] = {}
+    at, targets, counts = [], [], []
+    for number, path, item in asked:
+        first = len(item.ids) - item.n_answer
+        counts.append(item.n_answer)
+        targets += item.ids[first:]
+        for position in path[first - 1 : len(item.ids) - 1]:
+            at.append(places.setdefault((number, position), len(places)))
     rows, positions = torch.tensor(list(places), dtype=torch.long).reshape(-1, 2).unbind(dim=1)
     copy = torch.arange(copies)[:, None]
     return Batch(
         ids.repeat(copies, 1).to(device),
-        (rows + copy * len(group)).flatten().to(device),
+        (rows + copy * len(ids)).flatten().to(device),
         positions.repeat(copies).to(device),
         (torch.tensor(at, dtype=torch.long) + copy * len(places)).flatten().to(device),
         torch.tensor(targets, dtype=torch.long).repeat(copies).to(device),

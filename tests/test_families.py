@@ -40,6 +40,9 @@ OWN_ATTENTION = tiny.words(
     "big_bird bloom falcon git gpt_neo gpt_neox_japanese megatron-bert mpt mvp openai-gpt rembert "
     "roformer trocr xglm xlm"
 )
+COMMON = tiny.words(
+    "gemma gemma2 gemma3_text gpt2 gpt_neox llama mistral mixtral olmo2 phi3 qwen2 qwen2_moe qwen3"
+)
 # Their experts cannot be told to take each token by itself (see `token_by_token`).
 EXPERTS_TOGETHER = ("dbrx",)
 BUILT = [name for name in tiny.MODEL_TYPES if name in FAMILIES and name not in tiny.NOT_BUILT]
@@ -280,6 +283,27 @@ def check_layers_are_spared_rightly(
         same_likelihoods(raw, found, wanted)
 
 
+def check_trees(model: MaskableModel, raw: Any, masks: Sequence[Mask]) -> None:
+    """Texts that begin alike have the numbers that each has by itself, whoever reads trees."""
+    ends = ["j", "jk", "jkl", "mno", "mnp", "q", "rstuv", "w", "xyz", "yz"]
+    requests = [Continuation("abcdefghi" + end[:-1], end[-1:]) for end in ends]
+    requests.append(Continuation("abcd" * 5, "efg"))
+    found = model.likelihoods(requests, masks)
+    for mask, row in zip(masks, found, strict=True):
+        for request, one in zip(requests, row, strict=True):
+            assert abs(one.logprob - alone(model, raw, request, mask)) < 1e-3
+    if raw.config.model_type in COMMON:
+        assert model._reads_trees
+
+
+def alone(model: MaskableModel, raw: Any, request: Continuation, mask: Mask) -> float:
+    """The answer's log-probability by a whole pass over one text."""
+    prompt, answer = (model._tokenizer(text).input_ids for text in (request.prompt, request.answer))
+    with model.knocked_out([mask]):
+        found = logits(raw, torch.tensor([prompt + answer]))[0].float().log_softmax(dim=1)
+    return float(sum(found[len(prompt) - 1 + n, token] for n, token in enumerate(answer)))
+
+
 def same_likelihoods(
     raw: Any, found: list[list[Likelihood]], wanted: list[list[Likelihood]]
 ) -> None:
@@ -385,6 +409,7 @@ def check(tmp: Path, model_type: str, overrides: dict[str, Any] | None, dtype: s
         check_layers_are_spared_rightly(model, raw, spec, patch)
         if dtype == "float32":  # else the last bits of a batch decide between likely tokens
             check_writing(model, [(), mask])
+            check_trees(model, raw, [(), mask])
     check_names(raw, spec)
     check_heads_are_where_attention_puts_them(raw, spec)
 

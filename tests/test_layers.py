@@ -61,7 +61,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     # Whole checkpoints, as files and as models.
     5: (
         *("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
-        *("batching", "generation", "scored_rows"),
+        *("batching", "generation", "scored_rows", "prefix_tree", "trials"),
     ),
     6: (
         *("engine", "fanout", "processes", "cluster", "workers", "loading"),
@@ -94,9 +94,11 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "zero_codes": ("packed_codes", "stored_shape"),
     "model": (
         *("answer_form", "batching", "capabilities", "generation", "hooks", "recorded"),
-        "scored_rows",
+        *("scored_rows", "prefix_tree"),
     ),
-    "generation": ("hooks", "recorded"),
+    "generation": ("hooks", "trials"),
+    "recorded": ("trials",),
+    "prefix_tree": ("scored_rows", "trials"),
     "scored_rows": ("answer_form",),
     "fanout": ("engine",),
     "processes": ("engine", "fanout"),
@@ -139,7 +141,8 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
 
 HEAVY = frozenset({"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub", "ray"})
 HEAVY_ALLOWED = frozenset(
-    {"answer_form", "batching", "generation", "hooks", "model", "recorded", "scored_rows"}
+    {"answer_form", "batching", "generation", "hooks", "model", "prefix_tree"}
+    | {"recorded", "scored_rows", "trials"}
 )
 
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
