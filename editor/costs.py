@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -191,5 +192,4 @@ def _cost(stage: str, asked: Sequence[tuple[Task, int, int]], count: Count) -> S
 
 
 def _requests(task: Task, n_items: int) -> list[Request]:
-    scorer = task.capability.scorer
-    return [one for item in task.items[:n_items] for one in scorer.requests(item)]
+    return list(chain(*task.requests()[:n_items]))

@@ -25,7 +25,7 @@ class Maskable(Protocol):
 
     def generate(
         self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
-    ) -> list[list[str]]: ...
+    ) -> Sequence[Sequence[str | None]]: ...
 
 
 class Ask(NamedTuple):
@@ -52,7 +52,8 @@ class Slopes(NamedTuple):
 
 Job = Ask | Slopes
 Answer = list[list[Any]]
-"""For `Ask` one list a mask, with one outcome a request; for `Slopes` one list a layer."""
+"""For `Ask` one list a mask, with one outcome a request, None for a text that the model could not
+write; for `Slopes` one list a layer."""
 
 
 class Finished(NamedTuple):
@@ -101,7 +102,7 @@ def do(model: Maskable, job: Job) -> Answer:
     """What the model answers to a job."""
     if isinstance(job, Slopes):
         return model.gradients(job.requests, job.mask)
-    out: list[list[Outcome]] = [[""] * len(job.requests) for _ in job.masks]
+    out: list[list[Outcome | None]] = [[""] * len(job.requests) for _ in job.masks]
     scored = {n: r for n, r in enumerate(job.requests) if isinstance(r, Continuation)}
     if scored:
         _place(out, scored, model.likelihoods([*scored.values()], job.masks, fill=job.fill))
@@ -113,7 +114,9 @@ def do(model: Maskable, job: Job) -> Answer:
 
 
 def _place(
-    out: list[list[Outcome]], places: Iterable[int], found: Sequence[Sequence[Outcome]]
+    out: list[list[Outcome | None]],
+    places: Iterable[int],
+    found: Sequence[Sequence[Outcome | None]],
 ) -> None:
     for row, outcomes in zip(out, found, strict=True):
         for place, outcome in zip(places, outcomes, strict=True):

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessorList
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from editor.hooks import hooked
@@ -39,6 +39,9 @@ CACHE_NAMES = ("cache", "past_key_values")
 """What models call their cache: transformers changed the name in 5.24."""
 TRIED_TOKENS = 12
 """Length of the rows on which it is tried whether rows can leave."""
+
+NO_NUMBER = -1
+"""Stands in the place of a token whose logits have no greatest one, or an infinite one."""
 
 Way = Literal["leaving", "staying", "plain"]
 """Rows leave a batch with a cache; or stay in it until all are done; or nothing is cached."""
@@ -103,14 +106,19 @@ class Writer:
         return list(by_size.values())
 
     @torch.inference_mode()
-    def write(self, rows: Sequence[Prompt]) -> list[list[int]]:
-        """The new tokens of every row, without the stop token; rows as `alike` returns them."""
+    def write(self, rows: Sequence[Prompt]) -> list[list[int] | None]:
+        """The new tokens of every row, without the stop token; rows as `alike` returns them.
+
+        None stands for a row whose logits stopped being numbers.
+        """
         way = self.way(rows[0].ids)
         if way == "staying":
             return self._generate(rows)
         return self._decode(rows, _Batch if way == "leaving" else _PlainBatch)
 
-    def _decode(self, rows: Sequence[Prompt], kind: type[_Batch | _PlainBatch]) -> list[list[int]]:
+    def _decode(
+        self, rows: Sequence[Prompt], kind: type[_Batch | _PlainBatch]
+    ) -> list[list[int] | None]:
         wrote: list[list[int]] = [[] for _ in rows]
         left = list(range(len(rows)))
         batch = kind(self, [rows[number].ids for number in left])
@@ -126,21 +134,32 @@ class Writer:
             left = [left[at] for at in stay]
             if left:
                 batch.keep(stay)
-        return wrote
+        return [None if NO_NUMBER in new else new for new in wrote]
 
     def _ends(self, row: Prompt, wrote: list[int], token: int) -> bool:
         """Take a token in; whether it was the row's last."""
         if token in self._stop:
             return True
         wrote.append(token)
-        return len(wrote) >= row.room
+        return token == NO_NUMBER or len(wrote) >= row.room
 
-    def _generate(self, rows: Sequence[Prompt]) -> list[list[int]]:
+    def _generate(self, rows: Sequence[Prompt]) -> list[list[int] | None]:
         """With transformers' own loop; all prompts have one length."""
         ids = self._tensor([row.ids for row in rows])
+        chosen: list[list[int]] = []
+
+        def watch(_ids: Tensor, scores: Tensor) -> Tensor:
+            chosen.append(_likeliest(scores))
+            return scores
+
         with self._masked([row.mask for row in rows]), self._plain_config(rows[0].room):
-            out = self._model.generate(ids, attention_mask=torch.ones_like(ids))
-        return [self._cut(new) for new in out[:, ids.shape[1] :].tolist()]
+            self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                logits_processor=LogitsProcessorList([watch]),
+            )
+        wrote = [self._cut(list(new)) for new in zip(*chosen, strict=True)]
+        return [None if NO_NUMBER in new else new for new in wrote]
 
     def _cut(self, new: list[int]) -> list[int]:
         end = next((at for at, token in enumerate(new) if token in self._stop), len(new))
@@ -268,9 +287,10 @@ class _Batch:
     def step(self) -> list[int]:
         """The most likely next token of each row."""
         self.logits = self._writer.next_logits(self._ids, self._real, self._cache)
-        self._ids = self.logits.argmax(dim=1)[:, None].to(self._real.device)
+        tokens = _likeliest(self.logits)
+        self._ids = torch.tensor(tokens, device=self._real.device)[:, None].clamp(min=0)
         self._real = torch.cat([self._real, torch.ones_like(self._ids)], dim=1)
-        return self._ids[:, 0].tolist()
+        return tokens
 
     def keep(self, rows: Sequence[int]) -> None:
         """Let all other rows leave."""
@@ -288,13 +308,20 @@ class _PlainBatch:
 
     def step(self) -> list[int]:
         """The most likely next token of each row."""
-        new = self._writer.plain_logits(self._ids).argmax(dim=1)[:, None].to(self._ids)
+        tokens = _likeliest(self._writer.plain_logits(self._ids))
+        new = torch.tensor(tokens).to(self._ids)[:, None].clamp(min=0)
         self._ids = torch.cat([self._ids, new], dim=1)
-        return new[:, 0].tolist()
+        return tokens
 
     def keep(self, rows: Sequence[int]) -> None:
         """Let all other rows leave."""
         self._ids = self._ids[torch.tensor(rows)]
+
+
+def _likeliest(logits: Tensor) -> list[int]:
+    """The most likely token of each row, `NO_NUMBER` where there is none."""
+    most, tokens = logits.max(dim=1)  # NaN counts as the greatest
+    return tokens.masked_fill(~torch.isfinite(most), NO_NUMBER).tolist()
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Protocol
 
 import numpy as np
@@ -62,6 +62,13 @@ class Task:
     @property
     def name(self) -> str:
         return self.label or self.capability.name
+
+    def requests(self) -> list[tuple[Request, ...]]:
+        """What is asked of a model; by item."""
+        return [
+            tuple(self.capability.scorer.requests(item, self.capability.answers))
+            for item in self.items
+        ]
 
     def digest(self) -> str:
         """sha256 of the items and their order."""
@@ -157,8 +164,7 @@ class Bench:
         asked.update((f"{key} {part}", (*mask, Head(-1, part))) for part in range(GRADIENT_COST))
         recorded = self.journal.get(key)
         if recorded is None:
-            requests = [r for item in task.items for r in task.capability.scorer.requests(item)]
-            scored = [r for r in requests if isinstance(r, Continuation)]
+            scored = [r for r in chain(*task.requests()) if isinstance(r, Continuation)]
             job = Slopes(tuple(scored), mask)
             with finishing(), closing(self._engine.results([job])) as results:
                 recorded = json.dumps(next(results).answer)
@@ -191,8 +197,8 @@ class Bench:
         out_of_time: Callable[[], bool],
     ) -> dict[Mask, Scores | None]:
         """Measure what is missing, and keep each in the journal once it is known, in any order."""
-        asked = [task.capability.scorer.requests(i, task.capability.answers) for i in task.items]
-        requests = tuple(request for some in asked for request in some)
+        asked = task.requests()
+        requests = tuple(chain(*asked))
         if fill != "zero" and any(isinstance(request, Generation) for request in requests):
             raise ValueError(f"what a model writes is only measured with zero, not with {fill}")
         parts = _parts(masks, len(task.items), self._engine.n_workers)
@@ -230,8 +236,7 @@ class Bench:
 
 def writes(task: Task) -> bool:
     """Whether the model is asked to write something, and not only how likely answers are."""
-    requests = (r for item in task.items for r in task.capability.scorer.requests(item))
-    return any(isinstance(request, Generation) for request in requests)
+    return any(isinstance(request, Generation) for request in chain(*task.requests()))
 
 
 def _parts(masks: Sequence[Mask], n_items: int, n_workers: int) -> Iterator[list[Mask]]:
@@ -258,7 +263,10 @@ def _key(task: Task, items: str, mask: Mask, fill: Fill = "zero") -> str:
     return f"{task.name} {items[:16]} {heads}" + (f" {fill}" if mask and fill != "zero" else "")
 
 
-def _scores_of(task: Task, counts: Sequence[int], row: Sequence[Outcome]) -> Scores | None:
+def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None]) -> Scores | None:
+    row = [outcome for outcome in found if outcome is not None]
+    if len(row) < len(found):
+        return None
     start = 0
     scored: list[ItemScore] = []
     for item, count in zip(task.items, counts, strict=True):

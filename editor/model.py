@@ -273,7 +273,7 @@ class MaskableModel:
 
     def generate(
         self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
-    ) -> list[list[str]]:
+    ) -> list[list[str | None]]:
         """What the model writes after each prompt under each mask, greedily.
 
         A text ends before a stop token, after `max_new_tokens`, or where the model's context is
@@ -281,9 +281,11 @@ class MaskableModel:
 
         Returns:
             One list a mask, in order, with one text a prompt, in order, without special tokens.
+            None stands where what the next token could be is no number with these heads out.
 
         Raises:
             ModelError: a prompt is empty or fills the model's context.
+            CapabilityAbsent: it is no number with nothing knocked out.
         """
         ids = [self._prompt_to_go_on(n, prompt) for n, prompt in enumerate(prompts)]
         rooms = [self._room(one, max_new_tokens) for one in ids]
@@ -293,7 +295,7 @@ class MaskableModel:
             for n, (one, room) in enumerate(zip(ids, rooms, strict=True))
         ]
         rows = [row for row in rows if row.room > 0]
-        wrote: list[list[int]] = [[] for _ in masks for _ in ids]
+        wrote: list[list[int] | None] = [[] for _ in masks for _ in ids]
 
         def work(group: Sequence[Prompt], _step: int) -> None:
             for row, new in zip(group, self._writer.write(group), strict=True):
@@ -301,11 +303,13 @@ class MaskableModel:
 
         for alike in self._writer.alike(rows):
             self._batches.each("generate", alike, work)
-        texts = self._tokenizer.batch_decode(wrote, skip_special_tokens=True) if wrote else []
-        return [
-            [str(text) for text in texts[m * len(ids) : (m + 1) * len(ids)]]
-            for m in range(len(masks))
-        ]
+        for row in rows:
+            if wrote[row.place] is None and not row.mask:
+                raise CapabilityAbsent("what comes next is not a finite number", _DAMAGED)
+        known = [new or [] for new in wrote]
+        decoded = self._tokenizer.batch_decode(known, skip_special_tokens=True) if known else []
+        texts = [None if new is None else str(t) for new, t in zip(wrote, decoded, strict=True)]
+        return [texts[m * len(ids) : (m + 1) * len(ids)] for m in range(len(masks))]
 
     def _prompt_to_go_on(self, number: int, prompt: str) -> list[int]:
         ids = self._prompt_ids(prompt)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from editor.errors import ModelError
+from editor.errors import CapabilityAbsent, ModelError
 from editor.generation import Writer, stop_tokens
 from editor.model import MaskableModel
 from editor.records import Head, Mask
@@ -150,6 +150,37 @@ class TestModelsWhoseRowsStay:
         third = open_tiny(tiny_checkpoint)
         assert third.generate(PROMPTS, MASKS, max_new_tokens=5) == wanted
         assert third._writer._way == "plain"
+
+
+class TestNoNumbers:
+    """Logits that are no numbers choose no token."""
+
+    @pytest.mark.parametrize("way", ["leaving", "staying", "plain"])
+    def test_the_text_is_none_and_the_others_stay(self, tiny_checkpoint: Path, way: Any) -> None:
+        model = open_tiny(tiny_checkpoint)
+        model._writer._way = way
+        masks: list[Mask] = [(), (Head(2, 1),), (Head(2, 0),)]
+        wanted = model.generate(PROMPTS, masks, max_new_tokens=5)
+        (at, (projection,)) = model._layers[2]
+
+        def overflow(_module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+            """Nothing is a number any more without head 1."""
+            out = (args[0][..., at.head_dim : 2 * at.head_dim] == 0).all(dim=-1, keepdim=True)
+            out[:, :-1] = False  # padding attends to nothing, which is 0 as well
+            return output.masked_fill(out, float("nan"))
+
+        projection.register_forward_hook(overflow)
+        found = model.generate(PROMPTS, masks, max_new_tokens=5)
+        assert found == [wanted[0], [None] * len(PROMPTS), wanted[2]]
+
+    @pytest.mark.parametrize("way", ["leaving", "staying", "plain"])
+    def test_a_damaged_model_is_an_error(self, tiny_checkpoint: Path, way: Any) -> None:
+        model = open_tiny(tiny_checkpoint)
+        model._writer._way = way
+        (projection,) = model._layers[2][1]
+        projection.register_forward_hook(lambda _module, _args, output: output * float("inf"))
+        with pytest.raises(CapabilityAbsent, match="what comes next is not a finite number"):
+            model.generate(PROMPTS, [()], max_new_tokens=5)
 
 
 class TestSettings:
