@@ -7,10 +7,11 @@
 SmolLM2-135M-Instruct on the CPU; what is compared is measured side by side in one process, in
 turns, so that the ratios hold whatever else the machine does.
 
-* scoring: log-probability of 32 recall items under masks of 2 % of the heads, through the bench
-  with its journal, against a plain padded forward pass of transformers over the same masks x items,
-  with no mask, whole rows and all logits; and against the published procedure, which loads the
-  model for every mask and scores one item at a time (measured on a few masks, scaled).
+* scoring: log-probability of 32 items under masks of 2 % of the heads, of recall, and of two more
+  tasks: in copying no two prompts begin alike, in inflection all share their examples; through the
+  bench with its journal, against a plain padded forward pass of transformers over the same masks x
+  items, with no mask, whole rows and all logits; and against the published procedure, which loads
+  the model for every mask and scores one item at a time (measured on a few masks, scaled).
 * writing: 64 new tokens under several masks, against one mask and one prompt at a time through
   transformers' `generate`; the texts must be the same.  float32: in a lower precision the last bits
   of a batch decide between tokens that are equally likely.
@@ -85,10 +86,10 @@ def opened_bench(dtype: str, journal: Any) -> tuple[Any, Bench]:
     return opened, loaded_bench(opened, dtype, journal, options, quiet)
 
 
-def recall(n_items: int = N_ITEMS) -> Task:
+def task_of(name: str) -> Task:
     """The items of the search split that come first."""
-    capability = capabilities.get("recall")
-    return Task(capability, capability.items("search")[:n_items])
+    capability = capabilities.get(name)
+    return Task(capability, capability.items("search")[:N_ITEMS])
 
 
 def masks_of(heads: Sequence[Head], n_masks: int) -> list[Mask]:
@@ -100,11 +101,11 @@ def masks_of(heads: Sequence[Head], n_masks: int) -> list[Mask]:
     return [as_mask([heads[unit] for unit in row]) for row in rows]
 
 
-def scoring(dtype: str, n_masks: int, n_published: int) -> dict[str, float]:
+def scoring(name: str, dtype: str, n_masks: int, n_published: int) -> dict[str, float]:
     """Seconds a mask: through the bench, by a plain forward pass, by the published procedure."""
     with tempfile.TemporaryDirectory() as folder, Journal.open(Path(folder, "j")) as journal:
         opened, bench = opened_bench(dtype, journal)
-        task, masks = recall(), masks_of(opened.spec.heads(), n_masks)
+        task, masks = task_of(name), masks_of(opened.spec.heads(), n_masks)
         model: Any = bench.model
         rows = token_rows(model, task)
         scores = bench.scores(task, [()])  # warm; what a run measures first
@@ -254,7 +255,7 @@ def own_peak(what: str, dtype: str) -> float:
     """Peak of this process from after loading on, in MiB (Linux)."""
     opened, bench = opened_bench(dtype, NoMemory())
     model: Any = bench.model
-    task = recall()
+    task = task_of("recall")
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     if what == "plain":
         rows = token_rows(model, task)
@@ -353,8 +354,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 def measure(quick: bool, dtype: str, only: Sequence[str]) -> dict[str, Any]:
     """All figures."""
+    scored = (dtype, 20 if quick else 100, 1 if quick else 3)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "scoring": lambda: scoring(dtype, 20 if quick else 100, 1 if quick else 3),
+        "scoring": lambda: scoring("recall", *scored),
+        "scoring_nothing_shared": lambda: scoring("copying", *scored),
+        "scoring_examples_shared": lambda: scoring("inflection", *scored),
         "writing": lambda: writing(*((4, 8) if quick else (8, 12))),
         "memory": lambda: memory(dtype),
         "many_masks": lambda: many_masks((100, 1000) if quick else (100, 1000, 10000)),

@@ -7,7 +7,7 @@
 1. SmolLM2-135M, recall, bfloat16 on the CPU: the same masks x items by one process that has all
    cores as threads, and by as many workers as there are cores, each with one thread.  Both have
    their models loaded before the clock starts; the two take turns and the medians are compared.
-   Their scores must be equal, bit for bit.
+   One process measures in larger batches, so the last bits differ: how much is shown.
 2. Evaluations that sleep 100 ms each: eight workers against one.  What is missing to 8 times is
    the queue, the pipes, the journal on disk, and waiting for the last job.
 """
@@ -111,7 +111,14 @@ def real(n_masks: int, rounds: int) -> dict[str, Any]:
         "seconds_one_process": median["threads"],
         "seconds_workers": median["workers"],
         "time_ratio": median["workers"] / median["threads"],
-        "scores_equal_bit_for_bit": found["threads"] == found["workers"],
+        "mean_difference_nats": float(
+            np.mean(
+                [
+                    np.abs(np.subtract(one.logprob, other.logprob))
+                    for one, other in zip(found["threads"], found["workers"], strict=True)
+                ]
+            )
+        ),
     }
 
 
