@@ -127,9 +127,9 @@ def markdown_text(text: str) -> str:
 def _sure(manifest: Manifest) -> str | None:
     """How sure the search was, in one sentence."""
     found, improve = manifest.confidence, manifest_text.improves(manifest)
-    if found is None:
-        return None
     said = confidence_text.summary(found, manifest.confirmation, improve=improve)
+    if found is None:
+        return f"{said[:1].upper()}{said[1:]}." if said else None
     n_masks = f"{found.evaluations} masks, decided at {100 * found.level:.12g} %"
     return f"{said} ({n_masks})."
 

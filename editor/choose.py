@@ -209,15 +209,23 @@ def _nothing_found(
             f"no head was found without which {target} does better inside the limits: of "
             f"{len(gains)} tried the best adds {most}"
         )
-    else:
+    elif left_out:
         why = (
             f"no head that {target} needs can be removed inside the limits: of {len(gains)} tried "
             f"the costliest adds {most} to its loss"
         )
-    return CapabilityAbsent(
-        "; ".join([why, *left_out[:3]]),
-        "raise a limit with --max-control-drop, or search with more items",
+    else:
+        why = (
+            f"no head was found that {target} needs by itself: of {len(gains)} tried the costliest "
+            f"adds {most} to its loss, and no limit was in the way"
+        )
+    hint = (
+        "raise a limit with --max-control-drop, or search with more items"
+        if left_out
+        else "heads may stand in for each other: what several cost together shows with editor bake "
+        "--heads; or search with more items, or by another --method"
     )
+    return CapabilityAbsent("; ".join([why, *left_out[:3]]), hint)
 
 
 def _why(step: Added, sign: int) -> str:

@@ -73,17 +73,35 @@ def intervals(X: Array, response: Response, post: Posterior) -> Intervals:
     found = _weights(X, post)
     effect = found.weights.T @ response.losses
     clusters = response.clusters
-    known = (found.weights**2 * post.variances.known[:, None]).sum(axis=0)
-    of_masks = np.maximum(found.variance - known - post.variances.background, 0.0)
+    # The mean of the background is part of every effect, with its own error.
+    weights = found.weights + _background(X, post)[:, None]
+    variance = (weights * (post.variances.covariance(X) @ weights)).sum(axis=0)
+    known = (weights**2 * post.variances.known[:, None]).sum(axis=0)
+    of_masks = np.maximum(variance - known - post.variances.background, 0.0)
     n_clusters = int(clusters.max()) + 1
     if n_clusters > 1:
-        of_items = _item_variance(found.weights.T @ response.items, clusters)
+        of_items = _item_variance(weights.T @ response.items, clusters)
         reach = _reach(n_clusters - 1)
     else:
         of_items, reach = known, _NORMAL
     half = reach * np.sqrt(of_masks + of_items)
-    whole = effect + post.per_head
+    whole = weights.T @ response.losses
     return Intervals(whole, whole - half, whole + half, effect / np.sqrt(found.variance))
+
+
+def _background(X: Array, post: Posterior) -> Array:
+    """The mean loss of a head of the background as a weighted sum of the losses; (n_masks,).
+
+    By generalized least squares with the likely heads beside it: next to effects that are shrunk,
+    the background would get what they lack.
+    """
+    Z = fixed_terms(X)
+    if Z.shape[1] == 1:  # no such mean is fitted
+        return np.zeros(len(X))
+    root = root_of(post.variances.covariance(X))
+    likely = np.flatnonzero(post.inclusion >= LIKELY)
+    white = triangular_solve(root, np.column_stack([Z, X[:, likely]]))
+    return triangular_solve(root, np.linalg.pinv(white)[1], transposed=True)
 
 
 def _reach(n_free: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from editor.records import Confidence, Confirmation, Estimate, Head
+from editor.responses import RELEVANT_NATS
 from editor.wording import one_line
 
 MAX_NAMES = 8
@@ -20,16 +21,24 @@ def sentence(found: Confidence, *, improve: bool = False) -> str:
     return f"{decided}, {undecided} after {found.evaluations} masks in {rounds}"
 
 
-def summary(found: Confidence, confirmation: Confirmation | None, *, improve: bool = False) -> str:
+def summary(
+    found: Confidence | None, confirmation: Confirmation | None, *, improve: bool = False
+) -> str:
     """How sure the search was, then how sure the chosen heads are: two sets of heads.
 
     `5 heads decided, 2 more undecided; of 4 chosen 3 surely matter alone, 0 of 20 random sets of
-    the same layers come near`.
+    the same layers come near`.  Empty where neither is known.
     """
-    said = f"{_decided(found, improve)}, {_undecided(found)}"
+    if found is None and confirmation is None:
+        return ""
+    said = (
+        "this method ranks heads and decides none"
+        if found is None
+        else f"{_decided(found, improve)}, {_undecided(found)}"
+    )
     parts: list[str] = []
     if confirmation and confirmation.alone and not improve:
-        sure = sum(one.low > 0 for one in confirmation.alone)
+        sure = sum(one.low > 0 and one.effect >= RELEVANT_NATS for one in confirmation.alone)
         verb = "matters" if sure == 1 else "matter"
         parts.append(f"of {len(confirmation.alone)} chosen {sure} surely {verb} alone")
     sets = confirmation.random_sets if confirmation else None

@@ -26,7 +26,7 @@ from editor.records import (
     RandomSets,
     Scores,
 )
-from editor.responses import DEEPEST_LOSS, item_losses
+from editor.responses import DEEPEST_LOSS, RELEVANT_NATS, item_losses
 
 Array = NDArray[np.float64]
 
@@ -34,9 +34,8 @@ MAX_ITEMS = 24
 MAX_FINALISTS = 6
 """Heads, the first chosen, that are measured alone and in pairs."""
 N_RANDOM_SETS = 20
-RELEVANT_NATS = 0.1
-"""An interaction below this many nats an item is not worth a word: the choice adds no head for
-less."""
+DRAWS = 10 * N_RANDOM_SETS
+"""Random sets that are drawn to find as many different ones; layers of few heads have fewer."""
 MIN_TELLING = 8
 """Things asked about (items with different keys) that an interval of an interaction needs."""
 HALF = 0.5
@@ -71,7 +70,7 @@ def confirm(
     task = replace(task, items=task.items[:MAX_ITEMS])
     first, mask = tuple(heads[:MAX_FINALISTS]), as_mask(heads)
     rng = np.random.default_rng(seed)
-    sets = [as_mask(design.random_peers(spec, heads, rng)) for _ in range(N_RANDOM_SETS)]
+    sets = _peer_sets(spec, heads, rng)
     pairs = [] if improve else [as_mask(pair) for pair in combinations(first, 2)]
     masks = list(dict.fromkeys([(), mask, *((head,) for head in first), *pairs, *sets]))
     bench.scores(task, masks[:2])  # these two must be numbers
@@ -91,6 +90,12 @@ def confirm(
         mean_ablated=means,
         random_sets=random_sets(found, mask, sets, improve=improve) if any(sets) else None,
     )
+
+
+def _peer_sets(spec: ModelSpec, heads: Sequence[Head], rng: np.random.Generator) -> list[Mask]:
+    """Different random sets of the same layers: fewer than asked for where there are no more."""
+    drawn = (as_mask(design.random_peers(spec, heads, rng)) for _ in range(DRAWS))
+    return list(dict.fromkeys(drawn))[:N_RANDOM_SETS]
 
 
 def interactions(

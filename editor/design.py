@@ -93,16 +93,24 @@ def transversal(units: Sequence[int], *, n_units: int, n_masks: int, seed: int) 
     Args:
         units: the units that may be knocked out, in unit order.
         n_units: all units of the model.
-        n_masks: rows; at most q * q, which is at least the number of units (2 for one unit).
+        n_masks: rows, at most the square of the number of units (16 for the fewest).  More than the
+            smallest grid has take a larger one, with smaller pools.
         seed: of the slopes' order and of the columns'.
 
     Raises:
-        ValueError: no units, or more masks than the grid has lines.
+        ValueError: no units, or too many masks.
     """
     _check_units(units, n_masks)
-    side = prime_from(math.isqrt(max(len(units) - 1, 0)) + 1)
-    if not units or not 0 < n_masks <= side * side:
+    if not units or n_masks > max(4, len(units)) ** 2:
         raise ValueError(f"{n_masks} transversal masks of {len(units)} heads do not exist")
+    side = prime_from(math.isqrt(len(units) - 1) + 1)
+    while len(rows := _lines(units, side, n_masks, seed)) < n_masks:
+        side = prime_from(side + 1)  # few units leave lines of the grid empty
+    return _design("transversal", rows[:n_masks], n_units=n_units, seed=seed)
+
+
+def _lines(units: Sequence[int], side: int, n_masks: int, seed: int) -> list[list[int]]:
+    """Lines of the grid that hold units, slope by slope, until there are enough."""
     rng = np.random.default_rng(seed)
     columns = rng.permutation(side)
     rows: list[list[int]] = []
@@ -115,9 +123,7 @@ def transversal(units: Sequence[int], *, n_units: int, n_masks: int, seed: int) 
         rows += [lines[int(line)] for line in rng.permutation(side) if lines[int(line)]]
         if len(rows) >= n_masks:
             break
-    if len(rows) < n_masks:  # a lone unit leaves lines of the grid empty
-        raise ValueError(f"{n_masks} transversal masks of {len(units)} heads do not exist")
-    return _design("transversal", rows[:n_masks], n_units=n_units, seed=seed)
+    return rows
 
 
 def prime_from(number: int) -> int:

@@ -204,13 +204,10 @@ def _sure(
     found: Confidence | None, confirmation: Confirmation | None, *, improve: bool
 ) -> list[str]:
     """How sure the search is: the short answer first."""
-    if found is None:
-        return []
-    said = [
-        confidence_text.summary(found, confirmation, improve=improve),
-        *confidence_text.sentences(found, improve=improve),
-    ]
-    return [f"sure    {ascii_text(one_line(line))}" for line in said]
+    said = [confidence_text.summary(found, confirmation, improve=improve)]
+    if found is not None:
+        said += confidence_text.sentences(found, improve=improve)
+    return [f"sure    {ascii_text(one_line(line))}" for line in said if line]
 
 
 def _steps(plan: EditPlan | None) -> list[str]:

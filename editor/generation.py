@@ -31,7 +31,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from editor.hooks import hooked
 from editor.records import Mask
-from editor.trials import TRIAL_ERRORS, agree
+from editor.trials import TRIAL_ERRORS, agree, works
 
 DROPPABLE = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold one row of keys and values a prompt, and nothing else."""
@@ -89,10 +89,11 @@ class Writer:
         """How this model can write: found out once, on the tokens of a prompt."""
         if self._way is None:
             long = (list(ids) * 3)[:TRIED_TOKENS]
-            if self._has_droppable_cache() and self._agrees(self._try_leaving, long):
-                self._way = "leaving"
-            else:
-                self._way = "staying" if self._agrees(self._try_staying, long) else "plain"
+            leaving = self._has_droppable_cache() and self._agrees(self._try_leaving, long)
+            staying = not leaving and self._agrees(self._try_staying, long)
+            if leaving is None or staying is None:
+                return "plain"  # for want of memory; it is tried again
+            self._way = "leaving" if leaving else "staying" if staying else "plain"
         return self._way
 
     def alike(self, rows: Sequence[Prompt]) -> list[list[Prompt]]:
@@ -217,17 +218,18 @@ class Writer:
         except TRIAL_ERRORS:  # a config that transformers' cache does not understand
             return False
 
-    def _agrees(self, trial: _Trial, long: list[int]) -> bool:
-        """Whether a way to write gives the logits of plain passes without a cache."""
-        try:
+    def _agrees(self, trial: _Trial, long: list[int]) -> bool | None:
+        """Whether a way to write gives the logits of plain passes without a cache; see `works`."""
+
+        def as_plain_passes() -> bool:
             texts, found = trial(long)
             wanted = torch.cat([self.plain_logits(self._tensor([text])) for text in texts])
             # Tokens behind a text change nothing but the shape: attention is causal.
             wider = [(self._tensor([text + long]), len(text) - 1) for text in texts]
             again = torch.cat([self.plain_logits(ids, at) for ids, at in wider])
-        except TRIAL_ERRORS:
-            return False
-        return agree(found, wanted, again, self._model.dtype)
+            return agree(found, wanted, again, self._model.dtype)
+
+        return works(as_plain_passes)
 
     @torch.inference_mode()
     def _try_leaving(self, long: list[int]) -> tuple[list[list[int]], Tensor]:

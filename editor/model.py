@@ -45,6 +45,7 @@ from editor.recorded import (
 )
 from editor.records import AttentionLayer, Fill, Mask, ModelSpec
 from editor.scored_rows import Batch, Encoded, Row, batch_of, shared_rows, whole_rows
+from editor.trials import works
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 AUTO = "auto"
@@ -173,14 +174,17 @@ class MaskableModel:
         width, depth = (
             max(sizes) for sizes in zip(*((one.width, one.depth) for one in grown), strict=True)
         )
-        if self._reads_trees and (width > self._tried[0] or depth > self._tried[1]):
-            self._tried = (max(width, self._tried[0]), max(depth, self._tried[1]))
-            self._reads_trees = reads_trees(
-                trial_tree(grown[0].ids, *self._tried),
-                lambda one: self._logits_at(self._batch([one], 2)),
-                self._model.dtype,
-            )
+        size = (max(width, self._tried[0]), max(depth, self._tried[1]))
+        if self._reads_trees and size != self._tried:
+            tree = trial_tree(grown[0].ids, *size)
+            found = works(lambda: reads_trees(tree, self._logits_of_two, self._model.dtype))
+            if found is None:
+                return False  # for want of memory; it is tried again
+            self._reads_trees, self._tried = found, size
         return self._reads_trees
+
+    def _logits_of_two(self, one: Row | Tree) -> Tensor:
+        return self._logits_at(self._batch([one], 2))
 
     def _batch(self, group: Sequence[Row | Tree], copies: int) -> Batch:
         """Copies of a tree, or of rows, as the model reads them."""
@@ -232,10 +236,14 @@ class MaskableModel:
         if self._spares is None:
             ids = [*row.ids[:PROBED_TOKENS], 0]
             start = Row(ids[:-1], (Encoded(0, ids, 1),))
-            self._spares = bool(self._blocks) and sparing_is_exact(
-                self._blocks, lambda n_rows: self._logits_at(batch_of([start], n_rows, self.device))
+
+            def logits(n_rows: int) -> Tensor:
+                return self._logits_at(batch_of([start], n_rows, self.device))
+
+            self._spares = bool(self._blocks) and works(
+                lambda: sparing_is_exact(self._blocks, logits)
             )
-        return self._spares
+        return bool(self._spares)
 
     def _record_lower(self, group: Sequence[Row | Tree], masks: Sequence[Mask]) -> RecordedLayers:
         """What the group's layers return with nothing knocked out, where it is worth to know."""

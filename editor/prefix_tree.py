@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from editor.scored_rows import Batch, Encoded, Row, scored_at, shared_rows
-from editor.trials import TRIAL_ERRORS, agree
+from editor.trials import agree
 
 TREE_TOKENS = 256
 """Tokens of a tree: each is compared with all, so that larger ones take longer a token.  Twice the
@@ -151,12 +151,8 @@ def reads_trees(tree: Tree, logits: Callable[[Tree | Row], Tensor], dtype: torch
     alone = [Row(item.read, (item,)) for item in tree.asked]
     # Tokens behind a text change nothing but the shape: attention is causal.
     wider = [Row([*row.ids, *tree.ids][: tree.width], row.asked) for row in alone]
-    try:
-        found = logits(tree)
-        wanted, again = (
-            torch.stack([logits(row) for row in rows], dim=1).flatten(0, 1)
-            for rows in (alone, wider)
-        )
-    except TRIAL_ERRORS:
-        return False
+    found = logits(tree)
+    wanted, again = (
+        torch.stack([logits(row) for row in rows], dim=1).flatten(0, 1) for rows in (alone, wider)
+    )
     return agree(found, wanted, again, dtype)

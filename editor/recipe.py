@@ -88,6 +88,8 @@ class Recipe(Record):
     def _consistent(self) -> Recipe:
         if self.controls is None:
             return self
+        if not self.controls:
+            raise ValueError("controls is empty: leave it out for the usual ones, or name some")
         if len(set(self.controls)) < len(self.controls):
             raise ValueError(f"controls names one twice: {', '.join(self.controls)}")
         if self.capability in self.controls:

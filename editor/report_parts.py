@@ -109,14 +109,15 @@ def _head_row(at: HeadEffect, undecided: Sequence[Any]) -> tuple[str, ...]:
 def sure(manifest: Manifest, estimates: Sequence[Estimate]) -> dict[str, Any] | None:
     """How sure the search is: its sentences, and what other estimators say of the same masks."""
     found, improve = manifest.confidence, improves(manifest)
-    if found is None:
+    said = confidence_text.summary(found, manifest.confirmation, improve=improve)
+    if not said:
         return None
     rows = [row for at in estimates for row in confidence_text.rival_rows(at)]
     return {
-        "summary": confidence_text.summary(found, manifest.confirmation, improve=improve),
-        "sentences": confidence_text.sentences(found, improve=improve),
+        "summary": said,
+        "sentences": confidence_text.sentences(found, improve=improve) if found else [],
         "columns": confidence_text.RIVAL_COLUMNS,
-        "rivals": rows,
+        "rivals": rows if found else [],
     }
 
 

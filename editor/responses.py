@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 
 DEEPEST_LOSS = 6.0
 """Nats an item beyond which more loss says nothing: the answer is gone."""
+RELEVANT_NATS = 0.1
+"""Less than this many nats an item is not worth a word: the choice adds no head for less."""
 FEWEST_CLUSTERS = 2
 """Things that questions must be about for an interval."""
 DEAD_SHARE = 0.95

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+from editor.batching import is_out_of_memory
 
 TRIAL_ERRORS = (
     *(AssertionError, AttributeError, IndexError, KeyError),
@@ -30,6 +34,16 @@ def agree(found: Tensor, wanted: Tensor, again: Tensor, dtype: torch.dtype) -> b
     noise = (_distance(again, wanted) / spread).max()
     allowed = max(TOLERANCE.get(dtype, ROUGH), NOISE * float(noise))
     return bool((_distance(found, wanted) <= allowed * spread).all())
+
+
+def works(trial: Callable[[], bool]) -> bool | None:
+    """Whether a trial succeeds; None where memory ended, so that it says nothing of the model."""
+    try:
+        return trial()
+    except MemoryError:
+        return None
+    except TRIAL_ERRORS as error:
+        return None if is_out_of_memory(error) else False
 
 
 def _distance(one: Tensor, other: Tensor) -> Tensor:

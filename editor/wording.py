@@ -107,7 +107,7 @@ def limit_text(result: Result) -> str:
         return "\N{EN DASH}"
     if result.rise:
         return f"> {change_text(result.limit, result.metric)}"
-    below = result.role == "target" or result.limit > 0
+    below = result.role == "target" or result.metric == "nats_per_token"
     return f"{'≤' if below else '≥'} {change_text(result.limit, result.metric)}"
 
 

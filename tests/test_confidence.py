@@ -7,7 +7,8 @@ import pytest
 
 from editor import confidence, design, posterior
 from editor.posterior import Posterior
-from editor.responses import DEEPEST_LOSS, Response
+from editor.records import Item, Scores
+from editor.responses import DEEPEST_LOSS, Response, at_fitted, respond
 
 N_UNITS, N_ITEMS = 120, 24
 PLANTED = {7: 1.0, 40: 0.6, 90: 0.4}
@@ -110,6 +111,29 @@ def test_counts_bring_their_own_error() -> None:
         found = confidence.intervals(X, counted, fit(X, counted))
         widths.append((found.high - found.low)[UNITS])
     assert (widths[1] > widths[0]).all()
+
+
+def test_heads_that_do_nothing_are_not_told_to_cost_something() -> None:
+    """What shrunk effects leave unexplained does not become a loss of every other head."""
+    outside: list[float] = []
+    n_items, needed = 40, [7, 40]
+    for seed in range(10):
+        X = np.vstack([masks(48, seed), np.eye(N_UNITS)[needed]])
+        X = X[X[:, needed].sum(axis=1) < len(needed)]
+        right = np.repeat(1.0 - X[:, needed].max(axis=1)[:, None], n_items, axis=1)
+        items = tuple(
+            Item(key=str(n), prompt=f"{n}", answer="", variant="") for n in range(n_items)
+        )
+        base, *scores = (
+            Scores(exact=tuple(map(float, row)), logprob=(0.0,) * n_items, n_tokens=(1,) * n_items)
+            for row in (np.ones(n_items), *right)
+        )
+        response = respond(base, scores, items, "exact")
+        response = at_fitted(response, fit(X, response).fitted(X))
+        found = confidence.intervals(X, response, fit(X, response))
+        null = np.setdiff1d(np.arange(N_UNITS), needed)
+        outside.append(float(np.mean((found.low[null] > 0) | (found.high[null] < 0))))
+    assert np.mean(outside) < 0.08
 
 
 def test_what_no_mask_tells_is_not_a_number() -> None:

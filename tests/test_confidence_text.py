@@ -26,7 +26,19 @@ class TestSentences:
             "0 of 8 random sets of the same layers come near"
         )
         assert summary(found, None) == "3 heads decided, 2 more undecided"
+        assert summary(None, checks) == (
+            "this method ranks heads and decides none; of 3 chosen 2 surely matter alone, "
+            "0 of 8 random sets of the same layers come near"
+        )
+        assert summary(None, None) == ""
         assert "3 hindering heads decided" in summary(found, None, improve=True)
+
+    def test_a_sure_trifle_does_not_matter(self) -> None:
+        """What costs less than is worth a word alone is a stand-in, however sure its cost."""
+        checks = fixtures.make_confirmation()
+        small = [one.model_copy(update={"effect": 0.02, "low": 0.01}) for one in checks.alone]
+        trifles = checks.model_copy(update={"alone": tuple(small)})
+        assert "of 3 chosen 0 surely matter alone" in summary(None, trifles)
 
     def test_of_nothing_and_of_one(self) -> None:
         none = fixtures.make_confidence().model_copy(

@@ -219,7 +219,7 @@ class TestRandomSets:
             assert [head.layer for head in one.heads] == [1, 4, 7]
             assert not set(one.heads) & set(CHOSEN)
             assert one.loss == 0
-        assert len({one.heads for one in found.sets}) > 15
+        assert len({one.heads for one in found.sets}) == N_RANDOM_SETS, "no set counts twice"
         assert found.chosen == pytest.approx(3.1, rel=0.03)
         assert (found.n_near, found.n_as_costly, found.p_value) == (0, 0, 1 / 21)
 
@@ -245,6 +245,15 @@ class TestRandomSets:
         assert [one.loss for one in found.sets] == [1.0, 2.0, 6.0, 0.9]
         assert (found.chosen, found.n_near, found.n_as_costly) == (2.0, 3, 2)
         assert found.p_value == 3 / 5
+
+    def test_where_there_are_few_all_are_compared(self) -> None:
+        """One head of a layer: the others of it are all the sets there are, and p is no smaller."""
+        found = run(heads=[A]).random_sets
+        assert found is not None
+        assert {one.heads for one in found.sets} == {
+            (Head(A.layer, n),) for n in range(N_HEADS) if n != A.head
+        }
+        assert found.p_value == 1 / N_HEADS
 
     def test_the_seed_decides(self) -> None:
         one, same, other = (run(seed=seed).random_sets for seed in (3, 3, 4))

@@ -84,13 +84,18 @@ def test_transversal_pools_spread_every_layer(n_layers, n_heads, seed):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 72, 270, 1024])
 def test_transversal_has_as_many_masks_as_it_says_and_no_more(n):
-    most = 2 if n == 1 else side_of(n) ** 2
-    assert most >= n
-    rows = design.transversal(range(n), n_units=n, n_masks=most, seed=1).rows
-    assert len(rows) == most
-    for wrong in (most + 1, 10**6):
-        with pytest.raises(ValueError, match=f"{wrong} transversal masks of {n} heads"):
-            design.transversal(range(n), n_units=n, n_masks=wrong, seed=1)
+    for n_masks in (1, side_of(n) ** 2, min(2 * side_of(n) ** 2, max(4, n) ** 2)):
+        rows = design.transversal(range(n), n_units=n, n_masks=n_masks, seed=1).rows
+        assert len(rows) == n_masks and all(rows)
+        X = np.zeros((n_masks, n))
+        for number, row in enumerate(rows):
+            X[number, list(row)] = 1
+        meets = X.T @ X
+        np.fill_diagonal(meets, 0)
+        assert meets.max() <= 1, "two units meet once at most"
+    wrong = max(4, n) ** 2 + 1
+    with pytest.raises(ValueError, match=f"{wrong} transversal masks of {n} heads"):
+        design.transversal(range(n), n_units=n, n_masks=wrong, seed=1)
     for wrong in (0, -1):
         with pytest.raises(ValueError, match=f"at least one mask, found {wrong}"):
             design.transversal(range(n), n_units=n, n_masks=wrong, seed=1)

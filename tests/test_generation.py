@@ -151,6 +151,21 @@ class TestModelsWhoseRowsStay:
         assert third.generate(PROMPTS, MASKS, max_new_tokens=5) == wanted
         assert third._writer._way == "plain"
 
+    def test_a_trial_that_memory_ended_is_made_again(
+        self, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = open_tiny(tiny_checkpoint)
+
+        def full(*_: Any) -> Any:
+            raise torch.OutOfMemoryError("out of memory")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "_try_leaving", full)
+            found = model.generate(PROMPTS, MASKS, max_new_tokens=5)
+        assert model._writer._way is None
+        assert model.generate(PROMPTS, MASKS, max_new_tokens=5) == found
+        assert model._writer._way == "leaving"
+
 
 class TestNoNumbers:
     """Logits that are no numbers choose no token."""

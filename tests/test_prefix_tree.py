@@ -16,7 +16,7 @@ from editor.model import MaskableModel
 from editor.prefix_tree import TREE_TOKENS, Tree, reads_trees, tree_batch, trees, trial_tree
 from editor.records import Head
 from editor.scored_rows import Encoded, Row
-from editor.trials import agree
+from editor.trials import agree, works
 from test_families import Letters, loaded, saved
 from test_model import MASKS, SINGLES, assert_close, assert_untouched, forget, reference
 from tiny import MASK, open_tiny, save_random
@@ -199,7 +199,23 @@ class TestTrial:
         def fails(_: Tree | Row) -> torch.Tensor:
             raise AssertionError("a mask of another shape")
 
-        assert not reads_trees(trial_tree([1, 2], 8, 4), fails, torch.float32)
+        assert works(lambda: reads_trees(trial_tree([1, 2], 8, 4), fails, torch.float32)) is False
+
+    def test_is_made_again_where_memory_ended(
+        self, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = open_tiny(tiny_checkpoint)
+        with monkeypatch.context() as patch:
+            patch.setattr(MaskableModel, "_logits_of_two", out_of_memory)
+            (found,) = model.likelihoods(REQUESTS, [()])
+        assert model._reads_trees and model._tried == (0, 0)
+        (again,) = model.likelihoods(REQUESTS, [()])
+        assert model._reads_trees and model._tried > (0, 0)
+        assert_close(found, again, 1e-4)
+
+
+def out_of_memory(*_: Any) -> Any:
+    raise torch.OutOfMemoryError("out of memory")
 
 
 class TestAgree:

@@ -118,6 +118,7 @@ def test_a_recipe_is_frozen(tmp_path: Path) -> None:
         ("controls: recall", ":3: controls: expected a valid tuple, found 'recall'"),
         ("controls:\n- a\n- 7", ":5: controls.1: expected a valid string, found 7"),
         ("controls: [a, b, a]", "controls names one twice"),
+        ("controls: []", "controls is empty"),
         ("controls: [swearing]", "controls names swearing, which is to be removed"),
         ("max_control_drop:\n  a: x", ":4: max_control_drop.a: expected a valid number"),
         ("max_control_drop:\n  a: -1", ":4: max_control_drop.a: expected greater than or equal"),

@@ -185,7 +185,11 @@ def test_report_says_how_sure_the_search_is() -> None:
     for part in ("z = 3.1", "L4H4 or L4H5", "better without it", "R² 0.61", "lasso", "1 of 2"):
         assert part in section
     assert ">0.99<" in html and ">yes<" in html and ">no<" in html
-    bare = manifest.model_copy(update={"confidence": None})
+    ranked = full_report(manifest.model_copy(update={"confidence": None}))
+    section = ranked[ranked.index('id="sure"') : ranked.index('id="steps"')]
+    assert "ranks heads and decides none; of 3 chosen 2 surely" in ranked
+    assert "R² 0.61" in section and "lasso" not in section
+    bare = manifest.model_copy(update={"confidence": None, "confirmation": None})
     without = full_report(bare)
     assert 'id="sure"' not in without and "Probability" not in without
 
