@@ -26,8 +26,8 @@ def summary(
 ) -> str:
     """How sure the search was, then how sure the chosen heads are: two sets of heads.
 
-    `5 heads decided, 2 more undecided; of 4 chosen 3 surely matter alone, 0 of 20 random sets of
-    the same layers come near`.  Empty where neither is known.
+    `5 heads decided, 2 more undecided; of 4 chosen 4 are decided, 3 surely matter alone, 0 of 20
+    random sets of the same layers come near`.  Empty where neither is known.
     """
     if found is None and confirmation is None:
         return ""
@@ -36,11 +36,7 @@ def summary(
         if found is None
         else f"{_decided(found, improve)}, {_undecided(found)}"
     )
-    parts: list[str] = []
-    if confirmation and confirmation.alone and not improve:
-        sure = sum(one.low > 0 and one.effect >= RELEVANT_NATS for one in confirmation.alone)
-        verb = "matters" if sure == 1 else "matter"
-        parts.append(f"of {len(confirmation.alone)} chosen {sure} surely {verb} alone")
+    parts = _of_chosen(found, confirmation, improve) if confirmation else []
     sets = confirmation.random_sets if confirmation else None
     if sets is not None:
         come = "comes" if sets.n_near == 1 else "come"
@@ -48,6 +44,20 @@ def summary(
             f"{sets.n_near} of {len(sets.sets)} random sets of the same layers {come} near"
         )
     return "; ".join([said, ", ".join(parts)]) if parts else said
+
+
+def _of_chosen(found: Confidence | None, checks: Confirmation, improve: bool) -> list[str]:
+    """How many of the chosen heads are decided, and how many cost something alone."""
+    said: list[str] = []
+    if found is not None:
+        n = len(set(checks.heads) & set(found.decided))
+        said.append(f"{n} {'is' if n == 1 else 'are'} decided")
+    if checks.alone and not improve:
+        sure = sum(one.low > 0 and one.effect >= RELEVANT_NATS for one in checks.alone)
+        cut = len(checks.alone) < len(checks.heads)
+        first = f" of the first {len(checks.alone)}" if cut else ""
+        said.append(f"{sure}{first} surely {'matters' if sure == 1 else 'matter'} alone")
+    return [f"of {len(checks.heads)} chosen {said[0]}", *said[1:]] if said else []
 
 
 def sentences(found: Confidence, *, improve: bool = False) -> list[str]:

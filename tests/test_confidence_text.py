@@ -22,12 +22,14 @@ class TestSentences:
             "undecided (L4H4, L5H5) after 62 masks in 6 rounds"
         )
         assert summary(found, checks) == (
-            "3 heads decided, 2 more undecided; of 3 chosen 2 surely matter alone, "
+            "3 heads decided, 2 more undecided; of 5 chosen 3 are decided, "
+            "2 of the first 3 surely matter alone, "
             "0 of 8 random sets of the same layers come near"
         )
         assert summary(found, None) == "3 heads decided, 2 more undecided"
         assert summary(None, checks) == (
-            "this method ranks heads and decides none; of 3 chosen 2 surely matter alone, "
+            "this method ranks heads and decides none; "
+            "of 5 chosen 2 of the first 3 surely matter alone, "
             "0 of 8 random sets of the same layers come near"
         )
         assert summary(None, None) == ""
@@ -38,7 +40,7 @@ class TestSentences:
         checks = fixtures.make_confirmation()
         small = [one.model_copy(update={"effect": 0.02, "low": 0.01}) for one in checks.alone]
         trifles = checks.model_copy(update={"alone": tuple(small)})
-        assert "of 3 chosen 0 surely matter alone" in summary(None, trifles)
+        assert "0 of the first 3 surely matter alone" in summary(None, trifles)
 
     def test_of_nothing_and_of_one(self) -> None:
         none = fixtures.make_confidence().model_copy(

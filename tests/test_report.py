@@ -187,7 +187,7 @@ def test_report_says_how_sure_the_search_is() -> None:
     assert ">0.99<" in html and ">yes<" in html and ">no<" in html
     ranked = full_report(manifest.model_copy(update={"confidence": None}))
     section = ranked[ranked.index('id="sure"') : ranked.index('id="steps"')]
-    assert "ranks heads and decides none; of 3 chosen 2 surely" in ranked
+    assert "ranks heads and decides none; of 5 chosen 2 of the first 3 surely" in ranked
     assert "R² 0.61" in section and "lasso" not in section
     bare = manifest.model_copy(update={"confidence": None, "confirmation": None})
     without = full_report(bare)
