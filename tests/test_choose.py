@@ -193,6 +193,13 @@ def test_no_head_that_may_go_is_an_absent_capability_with_the_figures(method: st
     assert caught.value.hint
 
 
+def test_where_no_limit_was_in_the_way_none_is_blamed() -> None:
+    with pytest.raises(CapabilityAbsent, match="no limit was in the way") as caught:
+        run(target=FAINT, method="scan")
+    assert "--max-control-drop" not in (caught.value.hint or "")
+    assert "stand in" in (caught.value.hint or "")
+
+
 def test_a_model_without_effects_is_an_absent_capability() -> None:
     with pytest.raises(CapabilityAbsent, match="recall"):
         run(target={})

@@ -15,6 +15,7 @@ from editor.card import MAX_BASE_CARD_BYTES, is_hub_id, markdown_text, split_car
 from editor.charts import curve_of, grid_of, head_map, strip_of
 from editor.records import CurvePoint, Head, Manifest, Sample
 from editor.report import marked, render_card, render_report, results_table, strip_control
+from editor.wording import limit_text
 
 EVIL = "<script>alert(1)</script>\x1b[31mred\x00\x9b2J\u202e\ud800 \"'><img src=x onerror=y>"
 VOID = frozenset({"meta", "link", "br", "img", "hr", "input"})
@@ -172,6 +173,13 @@ def test_strip_stays_inside_its_drawing(losses: tuple[float, float]) -> None:
         assert 0 <= dot.x <= strip.width and 0 <= dot.y <= strip.height
     assert strip.ticks[0].at <= strip.chosen.x <= strip.ticks[-1].at
     assert (strip.chosen.x < strip.random[0].x) == (chosen < loss)
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("nats_per_token", "≤"), ("exact", "≥")])
+def test_a_limit_of_nothing_has_the_sign_of_its_metric(metric: str, sign: str) -> None:
+    row = next(one for one in fixtures.make_results() if one.role == "control")
+    strict = row.model_copy(update={"metric": metric, "limit": 0.0})
+    assert limit_text(strict).startswith(sign)
 
 
 def test_report_says_how_sure_the_search_is() -> None:
