@@ -219,12 +219,12 @@ def _nothing_found(
             f"no head was found that {target} needs by itself: of {len(gains)} tried the costliest "
             f"adds {most} to its loss, and no limit was in the way"
         )
-    hint = (
-        "raise a limit with --max-control-drop, or search with more items"
-        if left_out
-        else "heads may stand in for each other: what several cost together shows with editor bake "
-        "--heads; or search with more items, or by another --method"
-    )
+    if left_out:
+        hint = "raise a limit with --max-control-drop, or search with more items"
+    else:
+        hint = "search with more items, or by another --method"
+        if terms.sign > 0:
+            hint += "; heads that stand in for each other show together, with editor bake --heads"
     return CapabilityAbsent("; ".join([why, *left_out[:3]]), hint)
 
 

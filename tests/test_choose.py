@@ -357,6 +357,7 @@ class TestTerms:
         with pytest.raises(CapabilityAbsent, match="without which recall does better") as caught:
             run(target=needed, method=method, sign=-1)
         assert caught.value.exit_code == 5
+        assert "stand in" not in (caught.value.hint or "")
 
     def test_the_best_of_many_that_do_nothing_is_no_improvement(self) -> None:
         class Wavers(PlantedModel):
