@@ -31,7 +31,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 
 from editor.hooks import hooked
 from editor.records import Mask
-from editor.trials import TRIAL_ERRORS, agree, works
+from editor.trials import agree, works
 
 DROPPABLE = (DynamicLayer, DynamicSlidingWindowLayer)
 """Layers of a cache that hold one row of keys and values a prompt, and nothing else."""
@@ -213,10 +213,8 @@ class Writer:
     def _has_droppable_cache(self) -> bool:
         if self._cache_name is None or "attention_mask" not in self._takes:
             return False
-        try:
-            return all(type(layer) in DROPPABLE for layer in self.new_cache().layers)
-        except TRIAL_ERRORS:  # a config that transformers' cache does not understand
-            return False
+        # A config that transformers' cache does not understand makes it fail.
+        return bool(works(lambda: all(type(one) in DROPPABLE for one in self.new_cache().layers)))
 
     def _agrees(self, trial: _Trial, long: list[int]) -> bool | None:
         """Whether a way to write gives the logits of plain passes without a cache; see `works`."""
