@@ -92,7 +92,7 @@ class Bed:
         transformers.utils.logging.disable_progress_bar()
         self.folder = folder
         self.wired = save_wired(folder / "wired")
-        capabilities.get = self.wired.capabilities.__getitem__  # pyright: ignore[reportAttributeAccessIssue]
+        capabilities.get = self.wired.get  # pyright: ignore[reportAttributeAccessIssue]
         capabilities.names = lambda: tuple(self.wired.capabilities)
         self.reference = Place(folder / "reference")
         self.reference.base.mkdir()

@@ -278,7 +278,7 @@ class Simulated:
     def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]:
         raise NotImplementedError
 
-    def generate(self, prompts: Any, masks: Any, *, max_new_tokens: int) -> Any:
+    def generate(self, prompts: Any, masks: Any, *, max_new_tokens: int, stop: Any = ()) -> Any:
         raise NotImplementedError
 
 

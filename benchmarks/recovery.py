@@ -94,7 +94,12 @@ class Simulated:
         raise NotImplementedError
 
     def generate(
-        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+        self,
+        prompts: Sequence[str],
+        masks: Sequence[Mask],
+        *,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
     ) -> list[list[str]]:
         """None: nothing is written here."""
         raise NotImplementedError

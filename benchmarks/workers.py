@@ -73,7 +73,12 @@ class Sleepy:
         raise NotImplementedError
 
     def generate(
-        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+        self,
+        prompts: Sequence[str],
+        masks: Sequence[Mask],
+        *,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
     ) -> list[list[str]]:
         raise NotImplementedError
 

@@ -290,7 +290,9 @@ def _predict(
     out: list[Predicted] = []
     for task in tasks:
         (found,) = bench.scores(task, [mask])
-        metric = metrics.get(task.name, "exact")
+        # A dense scorer's `exact` is no share of right answers.
+        own: Metric = "exact" if task.scorer is task.capability.scorer else "logprob"
+        metric = metrics.get(task.name, own)
         out.append(
             Predicted(
                 task=task.name,

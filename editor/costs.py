@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
@@ -71,6 +72,7 @@ def stages(
         count: tokens of requests.
     """
     target, found = what.target, list[StageCost]()
+    dense = settings.score == "logprob"
     budget = settings.budget or 0
     searched = search_budget(settings.method, budget, settings.max_heads, n_heads)
     gradient = GRADIENT_COST * (settings.method == "gradient" or settings.prior == "gradient")
@@ -87,13 +89,14 @@ def stages(
     add("baseline", (search, len(search.items), 1), (choose, len(choose.items), 1))
     if scan:
         add("scan", *((text, len(text.items), n_heads + 1) for text in tasks.scan_texts()))
-    add("search", (search, n_search, searched + gradient))
+    searching, choosing = replace(search, dense=dense), replace(choose, dense=dense)
+    add("search", (searching, n_search, searched + gradient))
     add(
         "choice",
-        (choose, n_choose, max(0, budget - searched)),
+        (choosing, n_choose, max(0, budget - searched)),
         *((one, len(one.items), settings.max_heads + 1) for one in controls),
     )
-    add("checks", (choose, min(n_choose, MAX_ITEMS), expected_masks(settings.max_heads)))
+    add("checks", (choosing, min(n_choose, MAX_ITEMS), expected_masks(settings.max_heads)))
     if output:
         rows = [one.task for one in tasks.judged(what, settings.test_items, 0.0)]
         curve = (rows[0], min(CURVE_ITEMS, len(rows[0].items)), 4 * settings.max_heads)

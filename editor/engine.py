@@ -24,7 +24,12 @@ class Maskable(Protocol):
     def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]: ...
 
     def generate(
-        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+        self,
+        prompts: Sequence[str],
+        masks: Sequence[Mask],
+        *,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
     ) -> Sequence[Sequence[str | None]]: ...
 
 
@@ -107,9 +112,11 @@ def do(model: Maskable, job: Job) -> Answer:
     if scored:
         _place(out, scored, model.likelihoods([*scored.values()], job.masks, fill=job.fill))
     written = {n: r for n, r in enumerate(job.requests) if isinstance(r, Generation)}
-    for length in dict.fromkeys(r.max_new_tokens for r in written.values()):
-        some = {n: r.prompt for n, r in written.items() if r.max_new_tokens == length}
-        _place(out, some, model.generate([*some.values()], job.masks, max_new_tokens=length))
+    for how in dict.fromkeys((r.max_new_tokens, r.stop) for r in written.values()):
+        some = {n: r.prompt for n, r in written.items() if (r.max_new_tokens, r.stop) == how}
+        length, stop = how
+        texts = model.generate([*some.values()], job.masks, max_new_tokens=length, stop=stop)
+        _place(out, some, texts)
     return out
 
 

@@ -55,11 +55,34 @@ class Prompt(NamedTuple):
     mask: Mask
     room: int
     """New tokens, at most: at least one."""
+    ends: Callable[[Sequence[int]], bool] | None = None
+    """Whether a text ends after these new tokens, though its room is not used up."""
 
     @property
     def width(self) -> int:
         """Tokens that it may take in all."""
         return len(self.ids) + self.room
+
+
+class StopStrings:
+    """Tells when one of some strings has been written, so that nothing is written behind it.
+
+    Only the last tokens are looked at: what is missed costs time, and `before` cuts it off.
+    """
+
+    def __init__(self, tokenizer: Any, strings: tuple[str, ...]) -> None:
+        self._tokenizer, self._strings = tokenizer, strings
+        # A token holds at least one byte; the last one may hold more than the string's end.
+        self._n_last = max(len(one.encode()) for one in strings) + 1
+
+    def __call__(self, wrote: Sequence[int]) -> bool:
+        text = self._tokenizer.decode(wrote[-self._n_last :], skip_special_tokens=True)
+        return any(one in text for one in self._strings)
+
+
+def before(text: str, strings: tuple[str, ...]) -> str:
+    """The text up to the first of the strings."""
+    return text[: min((at for at in map(text.find, strings) if at >= 0), default=len(text))]
 
 
 class Writer:
@@ -142,7 +165,9 @@ class Writer:
         if token in self._stop:
             return True
         wrote.append(token)
-        return token == NO_NUMBER or len(wrote) >= row.room
+        if token == NO_NUMBER or len(wrote) >= row.room:
+            return True
+        return row.ends is not None and row.ends(wrote)
 
     def _generate(self, rows: Sequence[Prompt]) -> list[list[int] | None]:
         """With transformers' own loop; all prompts have one length."""

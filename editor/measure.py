@@ -22,6 +22,7 @@ from editor.capabilities.base import (
     ItemScore,
     Outcome,
     Request,
+    Scorer,
 )
 from editor.engine import Ask, Engine, InProcess, Job, Maskable, Slopes
 from editor.errors import CapabilityAbsent
@@ -58,17 +59,33 @@ class Task:
     items: tuple[Item, ...]
     label: str = ""
     """Its name in tables; the capability's when empty."""
+    dense: bool = False
+    """Asked by the capability's dense scorer, where it has one."""
 
     @property
     def name(self) -> str:
         return self.label or self.capability.name
 
+    @property
+    def scorer(self) -> Scorer:
+        """How the items are asked and scored."""
+        dense = self.capability.dense if self.dense else None
+        return dense or self.capability.scorer
+
     def requests(self) -> list[tuple[Request, ...]]:
         """What is asked of a model; by item."""
-        return [
-            tuple(self.capability.scorer.requests(item, self.capability.answers))
-            for item in self.items
-        ]
+        return [tuple(self.scorer.requests(item, self.capability.answers)) for item in self.items]
+
+    def slopes(self) -> tuple[Continuation, ...]:
+        """What a gradient follows: the right answers, as far as their likelihood is asked."""
+        asked = zip(self.items, self.requests(), strict=True)
+        return tuple(
+            request
+            for item, requests in asked
+            for request in requests
+            if isinstance(request, Continuation)
+            and (not item.choices or request.answer == item.answer)
+        )
 
     def digest(self) -> str:
         """sha256 of the items and their order."""
@@ -164,13 +181,30 @@ class Bench:
         asked.update((f"{key} {part}", (*mask, Head(-1, part))) for part in range(GRADIENT_COST))
         recorded = self.journal.get(key)
         if recorded is None:
-            scored = [r for r in chain(*task.requests()) if isinstance(r, Continuation)]
-            job = Slopes(tuple(scored), mask)
+            job = Slopes(task.slopes(), mask)
             with finishing(), closing(self._engine.results([job])) as results:
                 recorded = json.dumps(next(results).answer)
                 self.journal.append(key, recorded)
         flat = [effect for layer in json.loads(recorded) for effect in layer]
         return np.asarray(flat, dtype=np.float64) / len(task.items)
+
+    def written(self, task: Task) -> list[str]:
+        """What the model as it is writes for each item of a task that lets it write."""
+        key = f"written {_key(task, task.digest(), ())}"
+        recorded = self.journal.get(key)
+        if recorded is None:
+            asked = [
+                next((r for r in requests if isinstance(r, Generation)), None)
+                for requests in task.requests()
+            ]
+            requests = tuple(request for request in asked if request is not None)
+            if len(requests) < len(task.items):
+                raise ValueError(f"{task.name} has items without an answer that ask for no text")
+            with finishing(), closing(self._engine.results([Ask(requests, ((),))])) as results:
+                (row,) = next(results).answer
+                recorded = json.dumps([str(text) for text in row])
+                self.journal.append(key, recorded)
+        return json.loads(recorded)
 
     def texts(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
         """What the model writes after each prompt; not kept in the journal."""
@@ -260,7 +294,9 @@ def _parts(masks: Sequence[Mask], n_items: int, n_workers: int) -> Iterator[list
 def _key(task: Task, items: str, mask: Mask, fill: Fill = "zero") -> str:
     heads = ",".join(map(str, mask))
     # With nothing out there is nothing to fill.
-    return f"{task.name} {items[:16]} {heads}" + (f" {fill}" if mask and fill != "zero" else "")
+    form = " dense" if task.scorer is not task.capability.scorer else ""
+    filled = f" {fill}" if mask and fill != "zero" else ""
+    return f"{task.name}{form} {items[:16]} {heads}{filled}"
 
 
 def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None]) -> Scores | None:
@@ -270,7 +306,7 @@ def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None
     start = 0
     scored: list[ItemScore] = []
     for item, count in zip(task.items, counts, strict=True):
-        scored.append(task.capability.scorer.score(item, row[start : start + count]))
+        scored.append(task.scorer.score(item, row[start : start + count]))
         start += count
     if not all(math.isfinite(one.exact) and math.isfinite(one.logprob) for one in scored):
         return None

@@ -24,7 +24,7 @@ from editor.answer_form import Begun, Form, begun, parting
 from editor.batching import Batches, shape_of
 from editor.capabilities.base import Continuation, Likelihood, Request
 from editor.errors import CapabilityAbsent, ModelError, UsageError
-from editor.generation import Prompt, Writer, stop_tokens
+from editor.generation import Prompt, StopStrings, Writer, before, stop_tokens
 from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
 from editor.prefix_tree import (
     TREE_TOKENS,
@@ -280,12 +280,17 @@ class MaskableModel:
         return [one.tolist() for one in total]
 
     def generate(
-        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+        self,
+        prompts: Sequence[str],
+        masks: Sequence[Mask],
+        *,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
     ) -> list[list[str | None]]:
         """What the model writes after each prompt under each mask, greedily.
 
-        A text ends before a stop token, after `max_new_tokens`, or where the model's context is
-        full.
+        A text ends before a stop token, before the first of the stop strings, after
+        `max_new_tokens`, or where the model's context is full.
 
         Returns:
             One list a mask, in order, with one text a prompt, in order, without special tokens.
@@ -297,8 +302,9 @@ class MaskableModel:
         """
         ids = [self._prompt_to_go_on(n, prompt) for n, prompt in enumerate(prompts)]
         rooms = [self._room(one, max_new_tokens) for one in ids]
+        ends = StopStrings(self._tokenizer, stop) if stop else None
         rows = [
-            Prompt(m * len(ids) + n, one, mask, room)
+            Prompt(m * len(ids) + n, one, mask, room, ends)
             for m, mask in enumerate(masks)
             for n, (one, room) in enumerate(zip(ids, rooms, strict=True))
         ]
@@ -316,7 +322,10 @@ class MaskableModel:
                 raise CapabilityAbsent("what comes next is not a finite number", _DAMAGED)
         known = [new or [] for new in wrote]
         decoded = self._tokenizer.batch_decode(known, skip_special_tokens=True) if known else []
-        texts = [None if new is None else str(t) for new, t in zip(wrote, decoded, strict=True)]
+        texts = [
+            None if new is None else before(str(text), stop)
+            for new, text in zip(wrote, decoded, strict=True)
+        ]
         return [texts[m * len(ids) : (m + 1) * len(ids)] for m in range(len(masks))]
 
     def _prompt_to_go_on(self, number: int, prompt: str) -> list[int]:

@@ -220,6 +220,7 @@ def _localize(run: Run, *, edits: bool) -> Localization:
         settings.search_items,
         settings.choose_items,
         selected=not settings.improve,
+        dense=settings.score == "logprob",
     )
     if fresh:  # else the journal answered, at no pace of the model's
         say(costs.pace_sentence(ahead, ahead[0].tokens, time.monotonic() - began))

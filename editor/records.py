@@ -162,6 +162,20 @@ class Item(Record):
     """The form of the question: a phrasing, a number of digits."""
     transfer: bool = False
     """Kept out of search and choice: the same ability in another form."""
+    choices: tuple[str, ...] = ()
+    """All answers that are offered, the right one among them, where some are."""
+    check: str = ""
+    """What tells whether a written text is right, where no answer does: unit tests, a pattern."""
+    split: Split | None = None
+    """Where the item's source says it; else the hash of `key` does."""
+
+    def canonical(self) -> str:
+        """As of every record; what few items have is left out of the others, which keep digests."""
+        fields = self.model_dump(mode="json")
+        for name in ("choices", "check", "split"):
+            if not fields[name]:
+                del fields[name]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 class Design(Record):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from editor import capabilities
-from editor.capabilities import Capability
+from editor.capabilities import Capability, Library
 from editor.choose import Control
 from editor.errors import UsageError, nearest
 from editor.measure import Bench, Task
@@ -37,13 +37,16 @@ class Scope:
     """The most that each control's metric may worsen."""
 
 
-def scope(recipe: Recipe) -> Scope:
+def scope(recipe: Recipe, library: Library | None = None) -> Scope:
     """Look the recipe's capabilities up.
+
+    Args:
+        library: where data sets are, for capabilities whose items come from one.
 
     Raises:
         UsageError: one is unknown, the target is a text, or a limit names no control.
     """
-    target = capabilities.get(recipe.capability)
+    target = capabilities.get(recipe.capability, library)
     tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
     if target.kind == "text":
         raise UsageError(
@@ -53,7 +56,7 @@ def scope(recipe: Recipe) -> Scope:
     names = recipe.controls
     if names is None:
         names = tuple(name for name in capabilities.default_controls() if name != target.name)
-    controls = tuple(capabilities.get(name) for name in names)
+    controls = tuple(capabilities.get(name, library) for name in names)
     for name in recipe.max_control_drop:
         if name != "default" and name not in names:
             raise UsageError(f"a limit names {name}, which is no control", nearest(name, names))
@@ -92,12 +95,22 @@ class Known:
 
 
 def known(
-    bench: Bench, capability: Capability, n_search: int, n_choose: int, *, selected: bool = True
+    bench: Bench,
+    capability: Capability,
+    n_search: int,
+    n_choose: int,
+    *,
+    selected: bool = True,
+    dense: bool = False,
 ) -> Known:
     """Of the search and the choose split, the first items that the base model answers.
 
     Where too few are answered, those that it comes closest to fill up.  Where what is looked for
     may win answers (`selected` is False), the first items, answered or not.
+
+    Args:
+        dense: search and choice ask by the capability's dense scorer.  The answer of an item that
+            comes without one is what the base model writes.
     """
     tasks: list[Task] = []
     seen: list[float] = []
@@ -108,10 +121,23 @@ def known(
         order = list(range(len(pool.items)))
         if selected:
             order.sort(key=lambda i: (-base.exact[i], i if base.exact[i] else -base.logprob[i]))
-        tasks.append(Task(capability, tuple(pool.items[i] for i in sorted(order[:count]))))
+        items = tuple(pool.items[i] for i in sorted(order[:count]))
+        if dense and capability.dense is not None:
+            items = _with_answers(bench, Task(capability, items))
+        tasks.append(Task(capability, items, dense=dense))
         seen += base.exact
     searching, choosing = tasks
     return Known(searching, choosing, tuple(seen))
+
+
+def _with_answers(bench: Bench, task: Task) -> tuple[Item, ...]:
+    """The items, those without an answer with what the model writes; none that it leaves empty."""
+    lacking = replace(task, items=tuple(item for item in task.items if not item.answer))
+    if not lacking.items:
+        return task.items
+    wrote = dict(zip(lacking.items, bench.written(lacking), strict=True))
+    filled = (item.model_copy(update={"answer": item.answer or wrote[item]}) for item in task.items)
+    return tuple(item for item in filled if item.answer)
 
 
 def choose_controls(what: Scope, count: int) -> list[Control]:

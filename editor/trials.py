@@ -32,7 +32,7 @@ def agree(found: Tensor, wanted: Tensor, again: Tensor, dtype: torch.dtype) -> b
     """
     spread = wanted.float().std(dim=1)
     noise = (_distance(again, wanted) / spread).max()
-    allowed = max(TOLERANCE.get(dtype, ROUGH), NOISE * float(noise))
+    allowed = max(TOLERANCE.get(dtype, ROUGH), NOISE * float(noise.detach()))
     return bool((_distance(found, wanted) <= allowed * spread).all())
 
 

@@ -69,7 +69,12 @@ class PlantedModel:
         return found
 
     def generate(
-        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+        self,
+        prompts: Sequence[str],
+        masks: Sequence[Mask],
+        *,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
     ) -> list[list[str]]:
         return [[f"<script>{prompt} {len(mask)}" for prompt in prompts] for mask in masks]
 

@@ -48,7 +48,7 @@ def own_environment() -> Iterator[None]:
 
 @pytest.fixture
 def known(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> Wired:
-    monkeypatch.setattr(capabilities, "get", wired.capabilities.__getitem__)
+    monkeypatch.setattr(capabilities, "get", wired.get)
     monkeypatch.setattr(capabilities, "names", lambda: tuple(wired.capabilities))
     return wired
 

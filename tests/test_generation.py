@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from editor.errors import CapabilityAbsent, ModelError
-from editor.generation import Writer, stop_tokens
+from editor.generation import Writer, before, stop_tokens
 from editor.model import MaskableModel
 from editor.records import Head, Mask
 from test_families import Letters, loaded, logits, saved, three_heads
@@ -73,6 +73,27 @@ class TestTokens:
         monkeypatch.setattr("editor.batching.WRITTEN_TOKENS", 90)
         monkeypatch.setattr("editor.batching.MIN_ITEMS", 1)
         assert stops.generate(PROMPTS, MASKS, max_new_tokens=N_NEW) == wanted
+
+    def test_end_before_a_string(self, stops: MaskableModel) -> None:
+        whole = stops.generate(PROMPTS, MASKS, max_new_tokens=N_NEW)
+        texts = [text for row in whole for text in row if text is not None]
+        stop = (texts[0][5:7], texts[7][-2:], "never written")
+        found = stops.generate(PROMPTS, MASKS, max_new_tokens=N_NEW, stop=stop)
+        assert found == [[before(str(text), stop) for text in row] for row in whole]
+        assert found != whole
+
+    def test_nothing_is_written_behind_such_a_string(self, stops: MaskableModel) -> None:
+        (text,) = stops.generate(PROMPTS[:1], [()], max_new_tokens=N_NEW)[0]
+        steps: list[int] = []
+        write = stops._writer.next_logits
+
+        def counted(ids: Any, *given: Any) -> Any:
+            steps.append(len(ids))
+            return write(ids, *given)
+
+        stops._writer.next_logits = counted
+        stops.generate(PROMPTS[:1], [()], max_new_tokens=N_NEW, stop=(str(text)[:2],))
+        assert len(steps) < N_NEW
 
     def test_rows_that_ended_leave_the_batch(self, stops: MaskableModel) -> None:
         lengths = [len(plain(stops, prompt, mask)) for prompt in PROMPTS for mask in MASKS]

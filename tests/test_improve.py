@@ -255,7 +255,7 @@ class TestPipeline:
     def test_the_head_in_the_way_goes(
         self, wired: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(capabilities, "get", wired.capabilities.__getitem__)
+        monkeypatch.setattr(capabilities, "get", wired.get)
         monkeypatch.setattr(capabilities, "names", lambda: tuple(wired.capabilities))
         recipe = Recipe(
             model=str(self.hindered(wired, tmp_path / "hindered")),

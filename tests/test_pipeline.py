@@ -136,7 +136,7 @@ def test_a_random_model_has_no_capability_to_remove(tiny_checkpoint: Path, tmp_p
 @pytest.fixture
 def known(wired: Wired, monkeypatch: pytest.MonkeyPatch) -> Wired:
     """The wired model, with its capabilities instead of the built-in ones."""
-    monkeypatch.setattr(capabilities, "get", wired.capabilities.__getitem__)
+    monkeypatch.setattr(capabilities, "get", wired.get)
     monkeypatch.setattr(capabilities, "names", lambda: tuple(wired.capabilities))
     return wired
 

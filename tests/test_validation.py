@@ -213,10 +213,15 @@ class Edited(PlantedModel):
         return super().loss(task, (*mask, *self.heads))
 
     def generate(
-        self, prompts: Sequence[str], masks: Sequence[Mask], *, max_new_tokens: int
+        self,
+        prompts: Sequence[str],
+        masks: Sequence[Mask],
+        *,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
     ) -> list[list[str]]:
         more = [(*mask, *self.heads) for mask in masks]
-        return super().generate(prompts, more, max_new_tokens=max_new_tokens)
+        return super().generate(prompts, more, max_new_tokens=max_new_tokens, stop=stop)
 
 
 class TestCurve:

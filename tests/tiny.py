@@ -115,6 +115,10 @@ class Wired:
     """Every text needs it."""
     capabilities: dict[str, Capability]
 
+    def get(self, name: str, library: object = None) -> Capability:
+        """In the place of `capabilities.get`."""
+        return self.capabilities[name]
+
 
 N_CLASSES, N_KEYS = 8, 400
 TEXT = tuple(f"w{n}" for n in range(12))

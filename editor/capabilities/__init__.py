@@ -5,6 +5,8 @@ Importing this is cheap: the items of a capability are made when they are first 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from editor.capabilities.arithmetic import ARITHMETIC
 from editor.capabilities.base import (
     AnswerLikelihood,
@@ -12,6 +14,7 @@ from editor.capabilities.base import (
     Continuation,
     Generation,
     ItemScore,
+    Library,
     Likelihood,
     Outcome,
     Request,
@@ -32,6 +35,7 @@ __all__ = [
     "Continuation",
     "Generation",
     "ItemScore",
+    "Library",
     "Likelihood",
     "Outcome",
     "Request",
@@ -59,12 +63,16 @@ def default_controls() -> tuple[str, ...]:
     return tuple(name for name in names() if get(name).default_control)
 
 
-def get(name: str) -> Capability:
+def get(name: str, library: Library | None = None) -> Capability:
     """The built-in capability of that name.
+
+    Args:
+        library: where data sets are, for a capability whose items come from one.
 
     Raises:
         UsageError: there is none; the hint names the closest ones.
     """
     if name not in _BUILT_IN:
         raise UsageError(f"there is no capability named {name!r}", nearest(name, _BUILT_IN))
-    return _BUILT_IN[name]
+    found = _BUILT_IN[name]
+    return replace(found, library=library) if found.data else found

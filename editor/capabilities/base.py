@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from editor.records import Item, Split
 
@@ -45,6 +45,8 @@ class Generation(NamedTuple):
 
     prompt: str
     max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these; none of them is the empty one."""
 
 
 Request = Continuation | Generation
@@ -61,6 +63,18 @@ class ItemScore(NamedTuple):
     form: float | None = None
     """`Likelihood.form`, where the item has one."""
     first: float | None = None
+
+
+class Library(Protocol):
+    """Where data sets are that are no part of the package."""
+
+    def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a data set, with the fields that its publisher gave them.
+
+        Raises:
+            UsageError: it is not there; the hint says how to get it.
+        """
+        ...
 
 
 class Scorer(Protocol):
@@ -121,15 +135,34 @@ class Capability:
     """How much it may lose as a control by default: share of items, or nats a token for a text."""
     source: str
     licence: str
-    make_items: Callable[[], tuple[Item, ...]]
+    make_items: Callable[..., tuple[Item, ...]]
+    """Takes the rows of each set in `data`, in their order."""
     scorer: Scorer
+    """What validation uses, and whatever tells whether a model has the capability."""
+    dense: Scorer | None = None
+    """What search and choice use by default where it is not `scorer`: likelihoods where that one
+    has the model write texts, which is slow and says little under a mask that changes nothing."""
     default_control: bool = True
     """Whether a recipe that names no controls keeps it: each further one costs every run time."""
+    data: tuple[str, ...] = ()
+    """Names of the data sets that the items come from."""
+    library: Library | None = None
+    """Where those are."""
+    definition: str = ""
+    """sha256 of what defines it, where that is no part of this version: a file of the user's."""
 
     @cached_property
     def all_items(self) -> tuple[Item, ...]:
-        """All items in their fixed order."""
-        return self.make_items()
+        """All items in their fixed order.
+
+        Raises:
+            UsageError: a data set is not there.
+        """
+        if not self.data:
+            return self.make_items()
+        if self.library is None:
+            raise ValueError(f"{self.name} is made from data sets, and no library was given")
+        return self.make_items(*map(self.library.rows, self.data))
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
@@ -143,5 +176,5 @@ class Capability:
         return tuple(
             item
             for item in self.all_items
-            if item.transfer == transfer and split_of(self.name, item.key) == split
+            if item.transfer == transfer and (item.split or split_of(self.name, item.key)) == split
         )

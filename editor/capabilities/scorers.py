@@ -1,0 +1,101 @@
+"""Ways to ask an item and to score what comes back, for capabilities of any kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from editor.capabilities.base import (
+    Continuation,
+    Generation,
+    ItemScore,
+    Likelihood,
+    Outcome,
+    Request,
+)
+from editor.records import Item
+
+Judge = Callable[[str, Item], float]
+"""How right a written text is as an answer to an item: 0 to 1."""
+
+
+@dataclass(frozen=True)
+class ChoiceLikelihood:
+    """Which of an item's choices is the likeliest.
+
+    `logprob` is that of the right one among the choices: what makes all of them less likely alike
+    does not change it.
+    """
+
+    by_length: bool = False
+    """Compare log-probability a character, so that a long choice is not at a disadvantage."""
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return tuple(Continuation(item.prompt, choice) for choice in item.choices)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        found = [outcome for outcome in outcomes if isinstance(outcome, Likelihood)]
+        right = item.choices.index(item.answer)
+        sums = [one.logprob for one in found]
+        # Without the space that separates it from the prompt, as benchmarks count it.
+        lengths = [len(choice.lstrip(" ")) if self.by_length else 1 for choice in item.choices]
+        ranked = [one / length for one, length in zip(sums, lengths, strict=True)]
+        exact = float(ranked.index(max(ranked)) == right) if _numbers(ranked) else math.nan
+        return ItemScore(exact, sums[right] - _log_sum(sums), found[right].n_tokens)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the model writes, greedily, and a judge of it.
+
+    `logprob` is that of the item's answer, a token of it on average; 0 where it has none.
+    """
+
+    judge: Judge
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        written = Generation(item.prompt, self.max_new_tokens, self.stop)
+        if not item.answer:
+            return (written,)
+        return (written, Continuation(item.prompt, item.answer))
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        text = next(outcome for outcome in outcomes if isinstance(outcome, str))
+        exact = self.judge(text, item)
+        for outcome in outcomes:
+            if isinstance(outcome, Likelihood):
+                return ItemScore(exact, outcome.logprob / outcome.n_tokens, outcome.n_tokens)
+        return ItemScore(exact, 0.0, 1)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """How likely a reference answer of many tokens is, in nats a token.
+
+    `exact` is the share of its tokens that are the model's own choice: hardly any long answer is so
+    as a whole.
+    """
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return (Continuation(item.prompt, item.answer),)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        (outcome,) = outcomes
+        assert isinstance(outcome, Likelihood)
+        n_tokens = outcome.n_tokens
+        return ItemScore(outcome.n_greedy / n_tokens, outcome.logprob / n_tokens, n_tokens)
+
+
+def _numbers(values: Sequence[float]) -> bool:
+    return all(map(math.isfinite, values))
+
+
+def _log_sum(values: Sequence[float]) -> float:
+    """Logarithm of the sum of the exponentials."""
+    most = max(values)
+    if not math.isfinite(most):
+        return math.nan
+    return most + math.log(sum(math.exp(value - most) for value in values))
