@@ -21,9 +21,10 @@ from editor.progress import Progress, Silent
 from editor.recipe import Recipe
 from editor.records import FileSize, Record, Settings
 from editor.session import Opened, Options, loaded_bench, open_model, settle, universal_file
-from editor.source import ALIASES, PACKAGED, default_cache
+from editor.source import ALIASES, PACKAGED, default_cache, download_of
 from editor.staging import CARD, MANIFEST, REPORT, SPACE_MARGIN_BYTES, check_output
 from editor.tasks import Scope
+from editor.wording import size_text
 
 _CONVERTED = "it would be converted once"
 WRITTEN_BESIDE = (CARD, MANIFEST, REPORT)
@@ -72,6 +73,8 @@ class Preview(Record):
     """Weights in other formats that would be copied as they are."""
     network: str
     """What would be downloaded; empty for nothing."""
+    download_bytes: int | None = None
+    """How much; None where nothing is, or the Hub was not asked or did not answer."""
     stages: tuple[StageCost, ...]
     """What each stage measures at most; none where the model is not here."""
     tokens: int | None
@@ -128,7 +131,7 @@ def preview(
         ),
         **dict.fromkeys(("tokens", "journal_bytes", "batch_bytes"), None),
         **dict.fromkeys(("files", "writes", "unedited", "stages"), ()),
-        "network": "" if opened or not _would_download(not_ready) else not_ready,
+        **_of_download(recipe.model, opened, not_ready, options),
     }
     if opened is not None:
         require_coverage(opened.spec, allow_partial=options.allow_partial)
@@ -194,8 +197,22 @@ class _Forgetful:
         del key, value_json
 
 
-def _would_download(not_ready: str) -> bool:
-    return not not_ready.startswith(_CONVERTED)
+def _of_download(
+    model: str, opened: Opened | None, not_ready: str, options: Options
+) -> dict[str, object]:
+    """What would be downloaded, and how much by what the Hub says."""
+    if opened is not None or not_ready.startswith(_CONVERTED):
+        return {"network": ""}
+    if options.offline:
+        return {"network": not_ready}
+    try:
+        found = download_of(model)
+    except ModelError as error:
+        return {"network": f"{not_ready}; how much is not known: {error.message}"}
+    return {
+        "network": f"{size_text(found.n_bytes)} in {found.n_files} files of {model}",
+        "download_bytes": found.n_bytes,
+    }
 
 
 def conversion_folder(file: str, sha256: str, cache: Path | None) -> Path:
@@ -213,10 +230,10 @@ def _opened(model: str, options: Options, progress: Progress) -> tuple[Opened | 
         return None, f"{_CONVERTED}, to {to_convert}"
     try:
         return open_model(model, replace(options, offline=True), progress), ""
-    except ModelError as error:
+    except ModelError:
         if local:
             raise
-        return None, f"{error.message}; a real run without --offline downloads it"
+        return None, f"{model} is not here as a whole; a real run without --offline downloads it"
 
 
 def _unconverted(model: str, here: Path, cache: Path | None) -> Path | None:

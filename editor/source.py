@@ -12,8 +12,9 @@ import hashlib
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from editor import gguf
 from editor.errors import ModelError, UsageError, nearest
@@ -125,6 +126,28 @@ def resolve(
         f"no model is called {text!r}: it is no alias, no Hub id org/name and no path",
         nearest(name, ALIASES),
     )
+
+
+class Download(NamedTuple):
+    """What is not here yet."""
+
+    n_files: int
+    n_bytes: int
+
+
+def download_of(model: str) -> Download:
+    """What `resolve` would take from the Hub, which is asked for names and sizes only.
+
+    Args:
+        model: An alias, or a Hub id `org/name` or `org/name@revision`.
+
+    Raises:
+        ModelError: The Hub cannot be reached, or has no such model.
+    """
+    name, revision = _split_revision(model.strip(), None)
+    files = _snapshot(ALIASES.get(name.lower(), name), revision, False, dry_run=True)
+    sizes = [file.file_size or 0 for file in files if file.will_download]
+    return Download(len(sizes), sum(sizes))
 
 
 def default_cache() -> Path:
@@ -286,6 +309,16 @@ def _sha256(file: Path) -> str:
 
 
 def _from_hub(asked: str, repo: str, revision: str | None, offline: bool) -> Source:
+    folder = Path(_snapshot(repo, revision, offline))
+    check_folder(folder, repo)
+    # The snapshot's folder is named by the commit that a branch or tag stood for.
+    commit = folder.name if _COMMIT.fullmatch(folder.name) else None
+    at = f" at {commit}" if commit else ""
+    return Source(repo, commit, folder, f"{asked} -> {repo}{at}")
+
+
+def _snapshot(repo: str, revision: str | None, offline: bool, *, dry_run: bool = False) -> Any:
+    """A repository's folder in the Hub's cache, or with `dry_run` what would be downloaded."""
     from huggingface_hub import (
         constants,
         errors,
@@ -296,23 +329,18 @@ def _from_hub(asked: str, repo: str, revision: str | None, offline: bool) -> Sou
     network = errors.HTTPError  # pyright: ignore[reportPrivateImportUsage]
     storage = cast("type[Exception]", getattr(errors, "XetDownloadError", OSError))
     local_only = offline or bool(constants.HF_HUB_OFFLINE)
+    download = cast("Callable[..., Any]", snapshot_download)
     try:
-        folder = Path(
-            snapshot_download(
-                repo,
-                revision=revision,
-                allow_patterns=list(_WANTED),
-                ignore_patterns=list(_UNWANTED),
-                local_files_only=local_only,
-            )
+        return download(
+            repo,
+            revision=revision,
+            allow_patterns=list(_WANTED),
+            ignore_patterns=list(_UNWANTED),
+            local_files_only=local_only,
+            dry_run=dry_run,
         )
     except (network, storage, OSError, ValueError) as error:
         raise _hub_error(repo, revision, local_only, error) from error
-    check_folder(folder, repo)
-    # The snapshot's folder is named by the commit that a branch or tag stood for.
-    commit = folder.name if _COMMIT.fullmatch(folder.name) else None
-    at = f" at {commit}" if commit else ""
-    return Source(repo, commit, folder, f"{asked} -> {repo}{at}")
 
 
 def _hub_error(repo: str, revision: str | None, local_only: bool, error: Exception) -> ModelError:

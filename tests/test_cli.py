@@ -851,7 +851,8 @@ class TestDryRun:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_HUB_CACHE", "hub")
-        found = run("remove", "-c", "recall", "-m", "no/such", "-o", "out", "--dry-run")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "")  # which --offline sets
+        found = run(*"remove -c recall -m no/such -o out --dry-run --offline".split())
         assert found.exit_code == 0
         assert "not ready" in found.stdout and "None" not in found.stdout
         assert self.files() == set()

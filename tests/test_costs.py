@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,9 +121,50 @@ def test_a_model_that_is_not_here_is_network(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_CACHE", "hub")
-    planned = plan_of("-c", "recall", "-m", "no/such")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    planned = plan_of("-c", "recall", "-m", "no/such", "--offline")
     assert "downloads it" in planned["network"] and planned["stages"] == []
-    assert planned["hours"] is None
+    assert planned["hours"] is planned["download_bytes"] is None
+
+
+class TestDownload:
+    @pytest.fixture
+    def hub(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+        """A Hub of which nothing is here; records what was asked of it."""
+        import huggingface_hub
+        from huggingface_hub import errors
+
+        asked: dict[str, Any] = {}
+
+        def snapshot_download(repo: str, **options: Any) -> Any:
+            asked[repo] = options
+            if options["local_files_only"]:
+                raise errors.LocalEntryNotFoundError("not here")
+            if "error" in asked:
+                raise asked["error"]
+            assert options["dry_run"], "nothing is downloaded by a plan"
+            files = [(16_000_000_000, True), (7_000, True), (400, False), (None, True)]
+            return [SimpleNamespace(file_size=size, will_download=new) for size, new in files]
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+        return asked
+
+    def test_is_told_by_size(self, hub: dict[str, Any]) -> None:
+        planned = plan_of("-c", "recall", "-m", "llama-3.1-8b@main")
+        assert planned["network"] == "14.9 GiB in 3 files of llama-3.1-8b@main"
+        assert planned["download_bytes"] == 16_000_007_000
+        (repo,) = hub
+        assert (repo, hub[repo]["revision"]) == ("meta-llama/Llama-3.1-8B-Instruct", "main")
+        assert "*.safetensors" in hub[repo]["allow_patterns"]
+
+    def test_of_unknown_size_says_why(self, hub: dict[str, Any]) -> None:
+        from huggingface_hub import errors
+
+        hub["error"] = errors.LocalEntryNotFoundError("no connection")
+        planned = plan_of("-c", "recall", "-m", "no/such")
+        assert "how much is not known" in planned["network"]
+        assert "cannot be reached" in planned["network"]
+        assert planned["download_bytes"] is None
 
 
 def test_a_recipe_file_is_planned_and_flags_replace_its_fields(tmp_path: Path) -> None:
