@@ -852,7 +852,8 @@ class TestDryRun:
     ) -> None:
         monkeypatch.setenv("HF_HUB_CACHE", "hub")
         monkeypatch.setenv("HF_HUB_OFFLINE", "")  # which --offline sets
-        found = run(*"remove -c recall -m no/such -o out --dry-run --offline".split())
+        given = ("-c", "recall", "-m", "no/such", "-o", "out", "--offline")
+        found = run("remove", *given, "--dry-run")
         assert found.exit_code == 0
         assert "not ready" in found.stdout and "None" not in found.stdout
         assert self.files() == set()
