@@ -111,6 +111,14 @@ def ratio_interval(
     return float(low), float(high)
 
 
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """95 % interval of a share of n independent items (Wilson, JASA 22:209, 1927)."""
+    z2 = 1.959964**2
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = (z2 * (share * (1 - share) / n + z2 / (4 * n * n))) ** 0.5 / (1 + z2 / n)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
 def clusters_of(items: Sequence[Item]) -> NDArray[np.int64]:
     """Which items are about the same thing, numbered by first appearance; int64 (n_items,)."""
     keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in items))}

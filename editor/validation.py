@@ -77,10 +77,11 @@ def check_headroom(
     score, floor = float(np.mean(exact)), capability.floor
     error = _standard_error(score, floor, len(exact))
     if score - floor < HEADROOM_ERRORS * error:
+        low, high = stats.wilson(score, len(exact))
         raise CapabilityAbsent(
-            f"{model} does not show {capability.name}: exact {score:.3f} on {len(exact)} items, "
-            f"floor {floor:.3f}, {(score - floor) / error:.1f} standard errors above it "
-            f"({HEADROOM_ERRORS:g} are needed)",
+            f"{model} does not show {capability.name}: exact {score:.3f} [{low:.3f}, {high:.3f}] "
+            f"on {len(exact)} items, floor {floor:.3f}, {(score - floor) / error:.1f} standard "
+            f"errors above it ({HEADROOM_ERRORS:g} are needed)",
             "choose a model that has the capability; with few items, ask more of them "
             "(--search-items, --choose-items)",
         )

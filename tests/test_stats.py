@@ -66,6 +66,14 @@ class TestValues:
 METRICS: tuple[Metric, ...] = ("exact", "logprob", "nats_per_token")
 
 
+@pytest.mark.parametrize(("n_right", "n"), [(0, 20), (3, 96), (48, 96), (20, 20), (1, 1)])
+def test_wilsons_interval_is_that_of_scipy(n_right: int, n: int) -> None:
+    from scipy.stats import binomtest
+
+    wanted = binomtest(n_right, n).proportion_ci(method="wilson")
+    assert stats.wilson(n_right / n, n) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
+
+
 class TestInterval:
     def pair(self, n: int, seed: int = 0) -> tuple[Scores, Scores]:
         rng = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from editor import stats
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import CapabilityAbsent, CheckFailed
 from editor.measure import Bench
@@ -177,7 +178,9 @@ class TestHeadroom:
         with pytest.raises(CapabilityAbsent) as caught:
             check_headroom(right(n_right, n).exact, self.capability, "some-model")
         assert caught.value.exit_code == 5
-        for part in ("some-model", "recall", f"{n_right / n:.3f}", f"{n} items", "floor 0.000"):
+        low, high = stats.wilson(n_right / n, n)
+        shown = f"{n_right / n:.3f} [{low:.3f}, {high:.3f}] on {n} items"
+        for part in ("some-model", "recall", shown, "floor 0.000"):
             assert part in caught.value.message
 
     def test_counts_from_the_floor(self) -> None:
