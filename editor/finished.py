@@ -16,13 +16,15 @@ from editor.layout import read_small
 from editor.records import Comparison, Fingerprint, Localization, Record
 from editor.safetensors_header import parse_json
 from editor.staging import MANIFEST
-from editor.store import CONFIG, ESTIMATE, JOURNAL
+from editor.store import CONFIG, ENDED, ESTIMATE, JOURNAL
 from editor.wording import one_line
 
 R = TypeVar("R", bound=Record)
 
 MAX_RUN_BYTES = 64 << 20
 """More than an estimate of a model with a hundred thousand heads takes."""
+MAX_WHY_BYTES = 4096
+"""Of why a run ended without heads."""
 MAX_LISTED = 12
 """The most runs that a hint lists."""
 LARGEST = 1e9
@@ -96,6 +98,10 @@ def read_run(folder: Path) -> Finished:
     """
     require_run(folder)
     fingerprint = read_record(folder / CONFIG, Fingerprint)
+    if (folder / ENDED).is_file():
+        with (folder / ENDED).open("rb") as stream:
+            why = stream.read(MAX_WHY_BYTES).decode("utf-8", "replace")
+        raise UsageError(f"{folder} ended without heads: {one_line(why.strip())}")
     if not (folder / ESTIMATE).is_file():
         raise UsageError(
             f"{folder} is not finished: it has no {ESTIMATE}",

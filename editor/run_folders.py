@@ -26,6 +26,7 @@ from editor.staging import REPORT
 from editor.store import (
     COMMAND,
     CONFIG,
+    ENDED,
     ENVIRONMENT,
     ESTIMATE,
     JOURNAL,
@@ -34,12 +35,14 @@ from editor.store import (
     holding,
     is_held,
 )
+from editor.wording import one_line
 
-State = Literal["held", "finished", "validated", "stopped", "unreadable"]
+State = Literal["held", "finished", "validated", "ended", "stopped", "unreadable"]
 """held: a process is working in it; finished: its heads are chosen; validated: it only compared
-files; stopped: it can be gone on with; unreadable: damaged, or of another version of the editor."""
+files; ended: it came to its end without a result; stopped: it can be gone on with; unreadable:
+damaged, or of another version of the editor."""
 
-_OWN = frozenset({COMMAND, CONFIG, ENVIRONMENT, ESTIMATE, JOURNAL, LOCK, LOG, REPORT})
+_OWN = frozenset({COMMAND, CONFIG, ENDED, ENVIRONMENT, ESTIMATE, JOURNAL, LOCK, LOG, REPORT})
 _OWN_FORMS = re.compile(r"edited-[0-9a-f]{8}\.jsonl|\..+\.[0-9a-f]{8}\.tmp")
 _KEY = re.compile(rb'\{"key":("(?:[^"\\]|\\.)*")')
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?=-)")
@@ -149,6 +152,57 @@ def look_at(folder: Path) -> RunInfo:
     )
 
 
+def refuse_other_settings(runs: Path, wanted: Fingerprint) -> None:
+    """Refuse to begin a run while one of the same model and capability is broken off.
+
+    What was measured there would be lost by a setting that was changed unawares.  A run that came
+    to an end, with heads or with the news that there are none, is in nobody's way, and neither is
+    one that a process works in.
+
+    Raises:
+        UsageError: there is one; the message lists in which settings it differs.
+    """
+    broken_off: list[tuple[float, Path, Fingerprint]] = []
+    for folder in list_folders(runs, required=False):
+        with suppress(UsageError, OSError):
+            found = read_record(folder / CONFIG, Fingerprint)
+            if found == wanted:
+                return
+            alike = found.model == wanted.model
+            alike &= found.settings.capability == wanted.settings.capability
+            if alike and _state(folder, "") == "stopped" and (folder / JOURNAL).stat().st_size:
+                broken_off.append(((folder / JOURNAL).stat().st_mtime, folder, found))
+    if not broken_off:
+        return
+    _, folder, found = max(broken_off, key=lambda one: one[0])
+    listed = ", ".join(_differences(found, wanted))
+    raise UsageError(
+        f"{folder} is not finished and has other settings: {listed}",
+        f"`editor runs show {folder.name}` prints the command that goes on with it; --new-run "
+        "starts afresh",
+    )
+
+
+def _differences(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """`name old -> new` for every setting that differs."""
+
+    def flat(one: Fingerprint) -> dict[str, object]:
+        fields = one.model_dump(mode="json")
+        return fields.pop("settings") | fields
+
+    before, after = flat(old), flat(new)
+    return [
+        f"{name} {_short(before.get(name))} -> {_short(after.get(name))}"
+        for name in after
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _short(value: object) -> str:
+    text = value[:12] if isinstance(value, str) else json.dumps(value)
+    return one_line(text)
+
+
 def show_run(name: str, runs: Path) -> RunDetails:
     """All about one run.
 
@@ -248,7 +302,9 @@ def _state(folder: Path, fault: str) -> State:
         return "unreadable"
     if (folder / ESTIMATE).is_file():
         return "finished"
-    return "validated" if any(folder.glob("edited-*.jsonl")) else "stopped"
+    if any(folder.glob("edited-*.jsonl")):
+        return "validated"
+    return "ended" if (folder / ENDED).is_file() else "stopped"
 
 
 def _asked(journal: Path) -> tuple[_Asked, ...]:

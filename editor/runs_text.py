@@ -15,6 +15,7 @@ STATES = {
     "held": "measuring (held by a process)",
     "finished": "finished",
     "validated": "compared files",
+    "ended": "no result",
     "stopped": "not finished",
     "unreadable": "not readable",
 }

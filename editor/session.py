@@ -17,6 +17,7 @@ from editor.architecture import read_spec
 from editor.costs import by_characters
 from editor.coverage import require_coverage
 from editor.digests import identity, remembered_digest
+from editor.errors import CapabilityAbsent, CheckFailed
 from editor.fanout import FanOut
 from editor.gguf_spec import read_gguf_spec
 from editor.loading import Loading, threads_of
@@ -25,6 +26,7 @@ from editor.methods import budget_of
 from editor.progress import Progress
 from editor.recipe import Recipe
 from editor.records import FileDigest, Fingerprint, ModelSpec, Settings
+from editor.run_folders import refuse_other_settings
 from editor.source import Source, default_cache, resolve
 from editor.store import RunDir
 from editor.tasks import Scope, scan_texts, scope
@@ -230,6 +232,8 @@ def started(
         checkpoint=opened.identity,
         settings=settings,
     )
+    if not options.new_run:
+        refuse_other_settings(options.runs, fingerprint)
     with RunDir.open(
         options.runs,
         model=opened.source.name,
@@ -248,8 +252,10 @@ def started(
                 loaded_bench(opened, settings.dtype, folder.journal, options, progress)
             ) as bench:
                 yield Run(opened, what, settings, folder, bench, options, progress, began)
-        except BaseException:
+        except BaseException as error:
             folder.log(traceback.format_exc())
+            if isinstance(error, CapabilityAbsent | CheckFailed):
+                folder.write_end(error.message)
             raise
 
 

@@ -25,8 +25,9 @@ from typing import Any, BinaryIO, cast
 
 from editor.errors import UsageError
 
-CONFIG, JOURNAL, ESTIMATE = "config.json", "journal.jsonl", "estimate.json"
-"""The settings of a run, what it measured, and what it found: the last once heads are chosen."""
+CONFIG, JOURNAL, ESTIMATE, ENDED = "config.json", "journal.jsonl", "estimate.json", "ended.txt"
+"""The settings of a run, what it measured, what it found once heads are chosen, and why it came to
+an end without any."""
 COMMAND, ENVIRONMENT, LOCK, LOG = "command.json", "env.json", ".lock", "log.txt"
 """What was typed, the versions it runs under, who holds it, and what was said."""
 LOCK_TRIES, LOCK_WAIT_S = 5, 0.05
@@ -225,6 +226,7 @@ class RunDir:
         try:
             _acquire(lock, path)
             _check_environment(path)
+            (path / ENDED).unlink(missing_ok=True)
             return cls(path, lock, Journal.open(path / JOURNAL), resumed)
         except BaseException:
             lock.close()
@@ -246,6 +248,10 @@ class RunDir:
     def write_command(self, arguments: Sequence[str]) -> None:
         """Keep what was typed, as the way to go on; the last command counts."""
         write_atomic(self.path / COMMAND, json.dumps(list(arguments)) + "\n")
+
+    def write_end(self, why: str) -> None:
+        """Keep why the run came to an end without a result: it was not broken off."""
+        write_atomic(self.path / ENDED, why + "\n")
 
     def log(self, line: str) -> None:
         """Append a line to log.txt, with the time."""

@@ -428,3 +428,41 @@ class TestValidate:
             (out / "editor.json").write_bytes(text.encode("latin-1"))
         with pytest.raises(ModelError, match="editor.json"):
             validate(out, str(wired.folder), options(tmp_path), QUIET)
+
+
+class TestChangedSettings:
+    """A run that was broken off, and the same command with another setting."""
+
+    def test_are_refused_until_a_new_run_is_asked_for(
+        self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recipe = recipe_of(known)
+
+        def broken_off(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("editor.pipeline.choose", broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                localize(recipe, options(tmp_path), QUIET)
+        changed = recipe_of(known, seed=9)
+        with pytest.raises(UsageError, match="seed 0 -> 9"):
+            localize(changed, options(tmp_path), QUIET)
+        assert len(list((tmp_path / "runs").iterdir())) == 1, "what is refused leaves no folder"
+        assert localize(changed, options(tmp_path, new_run=True), QUIET).heads
+        assert localize(recipe, options(tmp_path), QUIET).heads, "it goes on"
+        assert localize(recipe_of(known, seed=10), options(tmp_path), QUIET).heads
+
+    def test_do_not_matter_after_a_run_that_found_nothing(
+        self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def finds_nothing(*_: object, **__: object) -> None:
+            raise CapabilityAbsent("no head that naming needs can be removed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("editor.pipeline.choose", finds_nothing)
+            with pytest.raises(CapabilityAbsent):
+                localize(recipe_of(known, seed=9), options(tmp_path), QUIET)
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert "naming" in (folder / "ended.txt").read_text()
+        assert localize(recipe_of(known), options(tmp_path), QUIET).heads

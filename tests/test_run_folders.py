@@ -12,6 +12,9 @@ from click.testing import CliRunner, Result
 
 from editor import run_folders
 from editor.cli import main
+from editor.errors import UsageError
+from editor.records import Fingerprint
+from editor.run_folders import refuse_other_settings
 from editor.store import LOCK, holding, is_held
 from finished_runs import make_run, write_run
 
@@ -70,6 +73,17 @@ class TestList:
         text = run().stdout
         assert RECALL in text and COPYING in text and "no run" not in text
         assert "not finished" in text
+
+    def test_a_run_that_ended_without_heads_is_not_one_to_go_on_with(self) -> None:
+        Path("runs", COPYING, "ended.txt").write_text("the model does not\x1b[31m show it\n")
+        assert shown()["runs"][1]["state"] == "ended"
+        assert "no result" in run().stdout
+        found = CliRunner().invoke(main, ["compare"])
+        assert RECALL in found.output
+        found = CliRunner().invoke(main, ["compare", COPYING])
+        assert (found.exit_code, found.stdout) == (2, "")
+        assert "ended without heads: the model does not" in found.stderr
+        assert "\x1b" not in found.stderr
 
     def test_a_held_run_is_said_to_be_held(self) -> None:
         with holding(Path("runs", COPYING)):
@@ -190,3 +204,46 @@ class TestRemove:
             path = Path("runs", COPYING, name)
             path.write_text("")
             assert run_folders._is_own(path)
+
+
+class TestOtherSettings:
+    """A run that was broken off is not left behind by a setting that was changed unawares."""
+
+    WANTED = make_run({"L1H1": (4, 0.4)}, chosen=("L1H1",)).fingerprint
+
+    def other(self, **changed: Any) -> Fingerprint:
+        settings = self.WANTED.settings.model_copy(update=changed)
+        return self.WANTED.model_copy(update={"settings": settings})
+
+    def test_are_listed(self) -> None:
+        with pytest.raises(UsageError) as caught:
+            refuse_other_settings(Path("runs"), self.other(seed=7, max_heads=3))
+        assert COPYING in caught.value.message and COPYING in caught.value.hint
+        before = self.WANTED.settings
+        assert f"seed {before.seed} -> 7" in caught.value.message
+        assert f"max_heads {before.max_heads} -> 3" in caught.value.message
+        assert "dtype" not in caught.value.message
+        assert "--new-run" in caught.value.hint
+
+    def test_the_same_settings_go_on(self) -> None:
+        refuse_other_settings(Path("runs"), self.WANTED)
+
+    def test_another_capability_or_model_is_another_run(self) -> None:
+        refuse_other_settings(Path("runs"), self.other(capability="copying"))
+        model = self.other(seed=7).model_copy(update={"model": "org/large"})
+        refuse_other_settings(Path("runs"), model)
+
+    def test_what_came_to_an_end_is_in_nobodys_way(self) -> None:
+        Path("runs", COPYING, "ended.txt").write_text("no head was found\n")
+        refuse_other_settings(Path("runs"), self.other(seed=7))
+
+    def test_nor_what_is_being_worked_in_or_holds_nothing(self) -> None:
+        with holding(Path("runs", COPYING)):
+            refuse_other_settings(Path("runs"), self.other(seed=7))
+        Path("runs", COPYING, "journal.jsonl").write_text("")
+        refuse_other_settings(Path("runs"), self.other(seed=7))
+
+    def test_what_cannot_be_read_is_passed_over(self) -> None:
+        Path("runs", COPYING, "config.json").write_text("{}")
+        refuse_other_settings(Path("runs"), self.other(seed=7))
+        refuse_other_settings(Path("nowhere"), self.other(seed=7))
