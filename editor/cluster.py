@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from editor import __version__
 from editor.engine import Job
 from editor.errors import ModelError, UsageError, WorkersLost
 from editor.fanout import Done, Failed, Holder, Lost, Make, Reply
-from editor.store import computing
+from editor.store import code_version, computing
 
 LOOK_S = 2.0
 """Seconds between two looks whether the head still answers."""
@@ -229,7 +228,7 @@ def _answers(place: str) -> bool:
 
 
 def _versions() -> dict[str, str | None]:
-    return {**computing(), "editor": __version__}
+    return {**computing(), "editor": code_version()}
 
 
 def _words(error: BaseException) -> str:

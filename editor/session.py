@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from editor import __version__
 from editor.architecture import read_spec
 from editor.costs import by_characters
 from editor.coverage import require_coverage
@@ -28,7 +27,7 @@ from editor.recipe import Recipe
 from editor.records import FileDigest, Fingerprint, ModelSpec, Settings
 from editor.run_folders import refuse_other_settings
 from editor.source import Source, default_cache, resolve
-from editor.store import RunDir
+from editor.store import RunDir, code_version
 from editor.tasks import Scope, scan_texts, scope
 from editor.universal import SCAN_VERSION
 from editor.weights import is_gguf
@@ -227,7 +226,7 @@ def started(
     check(opened)
     settings = settle(recipe, what, opened.spec)
     fingerprint = Fingerprint(
-        version=__version__,
+        version=code_version(),
         model=opened.source.name,
         checkpoint=opened.identity,
         settings=settings,

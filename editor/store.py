@@ -10,6 +10,7 @@ folder again and goes on where it stopped.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -19,10 +20,12 @@ import time
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from editor import __version__
 from editor.errors import UsageError
 
 CONFIG, JOURNAL, ESTIMATE, ENDED = "config.json", "journal.jsonl", "estimate.json", "ended.txt"
@@ -283,6 +286,21 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": versions,
     }
+
+
+@cache
+def code_version() -> str:
+    """The editor's version with a digest of its source and tables: `0.1.0+1a2b3c4d`.
+
+    Two checkouts of one version may measure differently.
+    """
+    package, digest = Path(__file__).parent, hashlib.sha256()
+    files = [*package.rglob("*.py"), *(package / "capabilities" / "data").iterdir()]
+    for file in sorted(files):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return f"{__version__}+{digest.hexdigest()[:8]}"
 
 
 def computing() -> dict[str, str | None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from editor import store
 from editor.errors import UsageError
-from editor.store import Journal, RunDir, environment, write_atomic
+from editor.store import Journal, RunDir, code_version, environment, write_atomic
 
 FINGERPRINT = "0f3a9c21" + "0" * 56
 
@@ -343,3 +345,29 @@ def test_the_environment_is_found_without_imports() -> None:
         check=False,
     )
     assert done.stderr.strip() == "[]"
+
+
+class TestCodeVersion:
+    def test_is_the_version_with_a_digest(self) -> None:
+        from editor import __version__
+
+        assert re.fullmatch(re.escape(__version__) + r"\+[0-9a-f]{8}", code_version())
+
+    def test_tells_sources_and_tables_apart(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copy = tmp_path / "editor"
+        shutil.copytree(Path(store.__file__).parent, copy)
+        monkeypatch.setattr(store, "__file__", str(copy / "store.py"))
+        versions = [code_version.__wrapped__()]
+        assert versions == [code_version()]
+        for name in ("stats.py", "capabilities/base.py", "capabilities/data/verbs.tsv"):
+            with (copy / name).open("a") as stream:
+                stream.write("\n")
+            versions.append(code_version.__wrapped__())
+        (copy / "new.py").write_text("")
+        versions.append(code_version.__wrapped__())
+        (copy / "__pycache__").mkdir(exist_ok=True)
+        (copy / "__pycache__" / "stats.pyc").write_bytes(b"x")
+        assert code_version.__wrapped__() == versions[-1]
+        assert len(set(versions)) == 5
