@@ -5,10 +5,8 @@ Which capabilities exist is not known here; the names are checked by whoever loa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from reprlib import Repr
 from typing import Annotated, Any, Literal, cast
 
 import yaml
@@ -16,8 +14,9 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from editor.errors import UsageError, nearest
 from editor.records import Record
+from editor.strict_yaml import Kind, faults_of, read_document
 
-MAX_BYTES = 1_000_000
+KIND = Kind("a recipe", "model: gpt2", "`editor recipe schema` prints the fields and their values")
 
 # Strict, because lax parsing would take `true` for 1 and `"3"` for 3.
 _Text = Annotated[str, Field(strict=True)]
@@ -26,10 +25,6 @@ _Items = Annotated[int, Field(strict=True, ge=4)]
 """Fewer tell nothing of how much items differ, so there would be no interval."""
 _Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 _Drop = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
-_SHORT.maxlevel = 3
 
 
 class Recipe(Record):
@@ -110,24 +105,9 @@ def load(path: Path) -> Recipe:
         UsageError: The file cannot be read, is no YAML mapping, or a field is unknown, missing or
             wrong; the message names file, line and field.
     """
-    text = _read(path)
+    fields, node = read_document(path, KIND)
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        data = None if node is None else loader.construct(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"{path}:{mark.line + 1}" if mark else f"{path}"
-        raise UsageError(f"{at}: {error.problem or error.context}", _HINT) from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise UsageError(f"{path}: {str(error).splitlines()[0]}", _HINT) from error
-    except RecursionError as error:
-        raise UsageError(f"{path}: values are nested too deeply", _HINT) from error
-    if not isinstance(data, dict):
-        found = "nothing" if data is None else _SHORT.repr(data)
-        raise UsageError(f"{path}: expected fields such as `model: gpt2`, found {found}", _HINT)
-    try:
-        return Recipe.model_validate(data)
+        return Recipe.model_validate(fields)
     except ValidationError as error:
         raise _usage_error(error, str(path), node) from error
 
@@ -185,106 +165,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-_HINT = "`editor recipe schema` prints the fields and their values"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without repeated keys, which would silently override, and without aliases.
-
-    Aliases are refused because merged ones grow exponentially with the size of the file.
-    """
-
-    def construct(self, node: yaml.Node) -> object:
-        """The values of a whole document."""
-        return cast("object", self.construct_document(node))  # pyright: ignore[reportUnknownMemberType]
-
-    def here(self) -> yaml.Mark:
-        """Where the loader stands."""
-        return cast("yaml.Mark", self.get_mark())  # pyright: ignore[reportUnknownMemberType]
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """One node of the tree."""
-        if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType]
-            raise yaml.MarkedYAMLError(
-                problem="a recipe has no YAML aliases", problem_mark=self.here()
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The values of one mapping."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is given twice", problem_mark=key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-# YAML 1.1 takes 1e-3, without a point, for text.
-_Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        others = [file.name for file in path.parent.glob("*.y*ml")] if not path.exists() else []
-        hint = nearest(path.name, others) if others else "give the path of a YAML file"
-        raise UsageError(f"{path}: {error.strerror or error}", hint) from error
-    if len(raw) > MAX_BYTES:
-        raise UsageError(f"{path}: a recipe has at most {MAX_BYTES:,} bytes, this has more")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path}:{line}: expected UTF-8 text, found other bytes") from error
-
-
 def _usage_error(error: ValidationError, where: str, node: yaml.Node | None) -> UsageError:
-    """Each fault as `file:line: field: expected this, found that`."""
-    lines: list[str] = []
-    hint = _HINT if node is not None else f"--help shows the flags, {_HINT}"
-    for fault in error.errors(include_url=False):
-        loc, found = fault["loc"], _SHORT.repr(fault["input"])
-        field = ".".join(str(part) for part in loc if part != "[key]")
-        line = _line(node, loc)
-        place = f"{where}:{line}" if line else where
-        if fault["type"] == "extra_forbidden":
-            hint = nearest(str(loc[-1]), Recipe.model_fields)
-            lines.append(f"{place}: {field}: no field of a recipe")
-        elif fault["type"] == "missing":
-            lines.append(f"{place}: {field}: must be given")
-        elif fault["type"] == "value_error":
-            lines.append(f"{place}: {fault['msg'].removeprefix('Value error, ')}")
-        else:
-            expected = fault["msg"].removeprefix("Input should be ")
-            lines.append(f"{place}: {field}: expected {expected}, found {found}")
-    return UsageError("\n".join(lines), hint)
-
-
-def _line(node: yaml.Node | None, loc: tuple[int | str, ...]) -> int | None:
-    """Line of the innermost part of `loc` that stands in the file."""
-    line: int | None = None
-    for part in loc:
-        if isinstance(node, yaml.MappingNode):
-            pairs = [pair for pair in node.value if pair[0].value == str(part)]
-            if not pairs:
-                break
-            key, node = pairs[0]
-            line = _line_of(key)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            item: yaml.Node = node.value[part]
-            line, node = _line_of(item), item
-        else:
-            break
-    return line
-
-
-def _line_of(node: yaml.Node) -> int | None:
-    return node.start_mark.line + 1 if node.start_mark else None
+    found = faults_of(error, where, node, KIND.name, Recipe.model_fields)
+    general = KIND.hint if node is not None else f"--help shows the flags, {KIND.hint}"
+    return UsageError("\n".join(found.lines), found.hint or general)
