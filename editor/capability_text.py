@@ -37,6 +37,13 @@ def capability_fields(capability: Capability) -> dict[str, Any]:
     }
 
 
+def counts_text(row: dict[str, Any]) -> str:
+    """How many items of each kind, in one line."""
+    counts = ", ".join(f"{name} {count}" for name, count in row["items"].items())
+    floor = "" if row["floor"] is None else f"; floor {row['floor']:g}"
+    return f"ok: {row['name']}, a {row['kind']} with {counts} items{floor}"
+
+
 def capabilities_text(rows: Sequence[dict[str, Any]]) -> str:
     """One line a capability."""
     cells = [("Name", "Kind", "Control", "Floor", "Items search/choose/test", "Licence", "Summary")]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from editor import flags
 from editor.console import DONE, Console
 from editor.errors import EditorError, UsageError
+
+SCORERS = ("logprob", "choice", "exact", "contains", "number", "regex", "words")
+"""Of capability files, as `definition.ScorerName` has them: that module takes a while to load."""
 
 
 @click.group(
@@ -59,6 +63,78 @@ def capabilities_show(console: Console, name: str) -> int:
     return DONE
 
 
+@capabilities.command(
+    "check",
+    examples=(
+        "editor capabilities check my.yaml",
+        "editor capabilities check capabilities/*.yaml --json",
+        "editor capabilities check my.yaml && editor remove -c my.yaml -m gpt2 -o edited",
+    ),
+)
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@flags.SAYING
+@click.pass_obj
+def capabilities_check(console: Console, files: tuple[Path, ...]) -> int:
+    """Check files that define capabilities, and their items.
+
+    Exit code 2, with file and line of every fault, when something is wrong.
+    """
+    from editor import capabilities as known
+    from editor import capability_text
+    from editor.capabilities import custom
+
+    def check(file: Path) -> str:
+        found = custom.load(file, taken=known.names())
+        return capability_text.counts_text(capability_text.capability_fields(found))
+
+    return _checked(console, files, check)
+
+
+@capabilities.command(
+    "new",
+    examples=(
+        "editor capabilities new opposites",
+        "editor capabilities new my-capability --scorer choice",
+        "editor capabilities new my-capability -o folder/my.yaml --json",
+    ),
+)
+@click.argument("name")
+@flags.flag(
+    "--scorer",
+    group="Job",
+    type=click.Choice(SCORERS),
+    metavar="KIND",
+    help=f"How answers are found right: {', '.join(SCORERS)}.",
+    says="logprob",
+)
+@flags.flag(
+    *("-o", "--output"),
+    group="Output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file to write.  [default: NAME.yaml]",
+)
+@flags.SAYING
+@click.pass_obj
+def capabilities_new(console: Console, name: str, scorer: str | None, output: Path | None) -> int:
+    """Write a capability file with comments, which works as it is.
+
+    Its items are an example: opposites of words, and what fits the scorer.
+    """
+    from editor.capabilities import example
+    from editor.capabilities.definition import ScorerName
+
+    file = output or Path(f"{name}.yaml")
+    example.write(file, name, cast("ScorerName", scorer or SCORERS[0]))
+    console.result(
+        {"file": str(file)},
+        f"{file}: put your items in the place of these, then `editor capabilities check {file}`",
+    )
+    return DONE
+
+
 @click.group(
     cls=flags.Verbs,
     examples=(
@@ -91,11 +167,16 @@ def recipe_check(console: Console, files: tuple[Path, ...]) -> int:
     """
     from editor.recipe_check import check
 
+    return _checked(console, files, lambda file: str(check(file) and "ok"))
+
+
+def _checked(console: Console, files: Sequence[Path], check: Callable[[Path], str]) -> int:
+    """Check each file; what is said of a good one goes to the result."""
     shown: list[dict[str, Any]] = []
     for file in files:
-        fault = None
+        fault, said = None, ""
         try:
-            check(file)
+            said = check(file)
         except EditorError as error:
             fault = error
             console.warn(f"error: {error.message}\nhint: {error.hint}")
@@ -103,13 +184,13 @@ def recipe_check(console: Console, files: tuple[Path, ...]) -> int:
             {
                 "file": str(file),
                 "ok": fault is None,
-                "message": fault.message if fault else "",
+                "message": fault.message if fault else said,
                 "hint": fault.hint if fault else "",
             }
         )
-    good = [str(one["file"]) for one in shown if one["ok"]]
+    good = [f"{one['file']}: {one['message']}" for one in shown if one["ok"]]
     if good or console.as_json:
-        console.result({"files": shown}, "\n".join(f"{name}: ok" for name in good))
+        console.result({"files": shown}, "\n".join(good))
     return DONE if len(good) == len(shown) else UsageError.exit_code
 
 

@@ -7,7 +7,7 @@ remove:    localize -> bake -> validate -> report -> rename
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from editor.records import (
     Manifest,
     ModelSpec,
     Removal,
+    Settings,
     UniversalHeads,
     Validation,
 )
@@ -127,7 +128,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
         output=str(output),
         run=found.run,
         report=str(output / REPORT),
-        capability=recipe.capability,
+        capability=run.what.target.name,
         model=manifest.base,
         heads=found.heads,
         evaluations=found.evaluations,
@@ -181,6 +182,7 @@ def validate(
         _check_recorded(manifest, weights, base.spec)
 
     with started(recipe, options, progress, check) as run:
+        _check_definitions(manifest.settings, run.settings)
         return _validate(run, manifest.heads, opened)
 
 
@@ -373,10 +375,46 @@ def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:
         )
 
 
+def _require_files(
+    definitions: Iterable[str], recorded: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    """That files are given for what was defined in files.
+
+    Raises:
+        UsageError: one is not.
+    """
+    used: dict[str, set[str]] = {
+        "capability": {changes.get("capability") or recorded.get("capability") or ""},
+        "control": {*(changes.get("controls") or recorded.get("controls") or ())},
+    }
+    for flag, names in used.items():
+        for name in sorted(names.intersection(definitions)):
+            raise UsageError(
+                f"{name} is defined in a file of its own, which {MANIFEST} does not hold",
+                f"give the file with --{flag}"
+                + ("" if flag == "capability" else ", and the other controls too"),
+            )
+
+
+def _check_definitions(recorded: Settings | None, found: Settings) -> None:
+    """That capabilities of files are those that were measured before.
+
+    Raises:
+        UsageError: one is another by now.
+    """
+    for name, digest in (recorded.definitions if recorded else {}).items():
+        if found.definitions.get(name, digest) != digest:
+            raise UsageError(
+                f"the file that defines {name} is not the one that the edit was measured with",
+                "restore it, or give the changed capability another name",
+            )
+
+
 def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:
     """The recipe of a recorded edit, with what the user gives instead."""
     settings = manifest.settings
     recorded = {} if settings is None else settings.model_dump(mode="json")
+    _require_files(recorded.pop("definitions", {}), recorded, changes)
     if not (recorded or changes.get("capability")):
         raise UsageError(
             "editor.json records no capability: the heads were given by hand",

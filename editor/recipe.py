@@ -39,10 +39,10 @@ class Recipe(Record):
     model: _Name
     """An alias, a Hub id with an optional @revision, a folder, or a .gguf file."""
     capability: _Name
-    """The capability to remove."""
+    """The capability to remove: a name, or a YAML file that defines one."""
     controls: tuple[_Name, ...] | None = None
-    """Capabilities to keep; by default recall, arithmetic, copying, english and python, without the
-    one to remove."""
+    """Capabilities to keep, by name or file; by default
+    recall, arithmetic, copying, english and python, without the one to remove."""
     max_heads: Annotated[int, Field(strict=True, ge=1, le=64)] = 5
     """The most heads to zero."""
     max_control_drop: dict[_Name, _Drop] = {}
@@ -90,7 +90,9 @@ class Recipe(Record):
         if self.capability in self.controls:
             raise ValueError(f"controls names {self.capability}, which is to be removed")
         known = {*self.controls, "default"}
-        if stray := sorted(set(self.max_control_drop) - known):
+        # The name of a capability file's capability stands in the file.
+        stray = sorted(set(self.max_control_drop) - known)
+        if stray and not any(map(is_file, self.controls)):
             raise ValueError(
                 f"max_control_drop names {stray[0]}, which is no control "
                 f"({nearest(stray[0], known)})"
@@ -107,9 +109,30 @@ def load(path: Path) -> Recipe:
     """
     fields, node = read_document(path, KIND)
     try:
-        return Recipe.model_validate(fields)
+        return Recipe.model_validate(_beside(path, fields))
     except ValidationError as error:
         raise _usage_error(error, str(path), node) from error
+
+
+def is_file(name: str) -> bool:
+    """Whether a capability's name is that of a file that defines one."""
+    return name.lower().endswith((".yaml", ".yml"))
+
+
+def _beside(recipe: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, with capability files named from the recipe's folder, not the working one."""
+
+    def found(name: object) -> object:
+        if not isinstance(name, str) or not is_file(name):
+            return name
+        return str(recipe.parent / name)
+
+    given = dict(fields)
+    if "capability" in given:
+        given["capability"] = found(given["capability"])
+    if isinstance(given.get("controls"), list):
+        given["controls"] = [found(name) for name in given["controls"]]
+    return given
 
 
 def make_recipe(**fields: object) -> Recipe:

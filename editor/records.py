@@ -15,7 +15,7 @@ import json
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 Role = Literal["target", "control"]
 Metric = Literal["exact", "logprob", "nats_per_token"]
@@ -554,6 +554,8 @@ class Settings(Record):
     choose_items: int
     test_items: int
     dtype: str
+    definitions: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
+    """By name the sha256 of each capability that a file of the user's defines."""
 
 
 class Fingerprint(Record):

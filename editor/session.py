@@ -181,7 +181,9 @@ def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
 
 def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
     """The recipe with every default filled in."""
+    asked = (what.target, *what.controls)
     return Settings(
+        definitions={one.name: one.definition for one in asked if one.definition},
         capability=what.target.name,
         controls=tuple(control.name for control in what.controls),
         max_heads=recipe.max_heads,

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from editor.records import Item, Metric, Scores
 
 N_BOOT = 2000
+HEADROOM_ERRORS = 5.0
+"""Standard errors that must lie between a base score and the floor for a drop to mean anything."""
 Array = NDArray[np.float64]
 
 
@@ -109,6 +111,15 @@ def ratio_interval(
     a, b = _resampled((above, below), items, seed)
     low, high = np.percentile(a[b > 0] / b[b > 0], [tail, 100 - tail])
     return float(low), float(high)
+
+
+def above_floor(score: float, floor: float, n: int) -> float:
+    """How many standard errors a share of n items lies above the floor.
+
+    The error is never 0, so that 0 of n or n of n right is not certainty.
+    """
+    share = min(max(score, floor, 1 / n), 1 - 1 / n) if n > 1 else 0.5
+    return (score - floor) / (share * (1 - share) / n) ** 0.5
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:

@@ -57,9 +57,12 @@ def scope(recipe: Recipe, library: Library | None = None) -> Scope:
     if names is None:
         names = tuple(name for name in capabilities.default_controls() if name != target.name)
     controls = tuple(capabilities.get(name, library) for name in names)
+    kept = [control.name for control in controls]
+    if target.name in kept or len(set(kept)) < len(kept):
+        raise UsageError(f"one of {target.name} and its controls stands twice: {', '.join(kept)}")
     for name in recipe.max_control_drop:
-        if name != "default" and name not in names:
-            raise UsageError(f"a limit names {name}, which is no control", nearest(name, names))
+        if name != "default" and name not in kept:
+            raise UsageError(f"a limit names {name}, which is no control", nearest(name, kept))
     default = recipe.max_control_drop.get("default")
     limits = {
         control.name: recipe.max_control_drop.get(

@@ -28,8 +28,6 @@ from editor.records import (
 )
 from editor.wording import form_text
 
-HEADROOM_ERRORS = 5.0
-"""Standard errors that must lie between a base score and the floor for a drop to mean anything."""
 N_RANDOM_SETS = 3
 CURVE_ITEMS = 100
 CURVE_TEXTS = 32
@@ -75,22 +73,16 @@ def check_headroom(
             )
         return
     score, floor = float(np.mean(exact)), capability.floor
-    error = _standard_error(score, floor, len(exact))
-    if score - floor < HEADROOM_ERRORS * error:
+    errors = stats.above_floor(score, floor, len(exact))
+    if errors < stats.HEADROOM_ERRORS:
         low, high = stats.wilson(score, len(exact))
         raise CapabilityAbsent(
             f"{model} does not show {capability.name}: exact {score:.3f} [{low:.3f}, {high:.3f}] "
-            f"on {len(exact)} items, floor {floor:.3f}, {(score - floor) / error:.1f} standard "
-            f"errors above it ({HEADROOM_ERRORS:g} are needed)",
+            f"on {len(exact)} items, floor {floor:.3f}, {errors:.1f} standard errors above it "
+            f"({stats.HEADROOM_ERRORS:g} are needed)",
             "choose a model that has the capability; with few items, ask more of them "
             "(--search-items, --choose-items)",
         )
-
-
-def _standard_error(score: float, floor: float, n: int) -> float:
-    """Of a share: never 0, so that 0 of n or n of n right is not certainty."""
-    share = min(max(score, floor, 1 / n), 1 - 1 / n) if n > 1 else 0.5
-    return float(np.sqrt(share * (1 - share) / n))
 
 
 def compare(judged: Judged, base: Scores, edited: Scores, *, seed: int) -> list[Result]:
@@ -150,10 +142,9 @@ def _gate(judged: Judged, row: Result) -> Gate:
     assert limit is not None
     if row.rise:
         return "fail" if row.change <= limit else "unsure" if row.ci[0] <= limit else "pass"
-    if capability.kind == "task":
-        error = _standard_error(row.base, capability.floor, row.n)
-        if row.base - capability.floor < HEADROOM_ERRORS * error:
-            return "floor"
+    above = stats.above_floor(row.base, capability.floor, row.n)
+    if capability.kind == "task" and above < stats.HEADROOM_ERRORS:
+        return "floor"
     # A target must fall to the limit or below; a control must not go past it.
     wanted_below = judged.min_drop is not None or row.metric == "nats_per_token"
     sign = 1 if wanted_below else -1

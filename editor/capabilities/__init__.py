@@ -6,6 +6,7 @@ Importing this is cheap: the items of a capability are made when they are first 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from editor.capabilities.arithmetic import ARITHMETIC
 from editor.capabilities.base import (
@@ -28,6 +29,7 @@ from editor.capabilities.inflection import INFLECTION
 from editor.capabilities.recall import RECALL
 from editor.capabilities.text import ENGLISH, PYTHON
 from editor.errors import UsageError, nearest
+from editor.recipe import is_file
 
 __all__ = [
     "AnswerLikelihood",
@@ -64,14 +66,18 @@ def default_controls() -> tuple[str, ...]:
 
 
 def get(name: str, library: Library | None = None) -> Capability:
-    """The built-in capability of that name.
+    """The built-in capability of that name, or the one that a YAML file defines.
 
     Args:
         library: where data sets are, for a capability whose items come from one.
 
     Raises:
-        UsageError: there is none; the hint names the closest ones.
+        UsageError: there is none, and the hint names the closest ones; or the file has faults.
     """
+    if is_file(name):
+        from editor.capabilities import custom
+
+        return custom.load(Path(name), taken=names())
     if name not in _BUILT_IN:
         raise UsageError(f"there is no capability named {name!r}", nearest(name, _BUILT_IN))
     found = _BUILT_IN[name]

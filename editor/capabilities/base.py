@@ -110,11 +110,13 @@ class TextLikelihood(AnswerLikelihood):
         return ItemScore(share, outcome.logprob, outcome.n_tokens)
 
 
-def split_of(capability: str, key: str) -> Split:
+def split_of(
+    capability: str, key: str, shares: Sequence[tuple[Split, float]] = SPLIT_SHARES
+) -> Split:
     """The split that everything about `key` belongs to, by hash: stable when items are added."""
     digest = hashlib.sha256(f"{capability}\n{key}".encode()).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
-    for name, share in SPLIT_SHARES:
+    for name, share in shares:
         if position < share:
             return name
         position -= share
