@@ -14,6 +14,9 @@ from editor.errors import EditorError, UsageError
 
 SCORERS = ("logprob", "choice", "exact", "contains", "number", "regex", "words")
 """Of capability files, as `definition.ScorerName` has them: that module takes a while to load."""
+_FILES = click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 
 
 @click.group(
@@ -71,9 +74,7 @@ def capabilities_show(console: Console, name: str) -> int:
         "editor capabilities check my.yaml && editor remove -c my.yaml -m gpt2 -o edited",
     ),
 )
-@click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@_FILES
 @flags.SAYING
 @click.pass_obj
 def capabilities_check(console: Console, files: tuple[Path, ...]) -> int:
@@ -155,9 +156,7 @@ def recipe() -> None:
         "editor recipe check recipe.yaml --json",
     ),
 )
-@click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@_FILES
 @flags.SAYING
 @click.pass_obj
 def recipe_check(console: Console, files: tuple[Path, ...]) -> int:
@@ -167,7 +166,11 @@ def recipe_check(console: Console, files: tuple[Path, ...]) -> int:
     """
     from editor.recipe_check import check
 
-    return _checked(console, files, lambda file: str(check(file) and "ok"))
+    def said(file: Path) -> str:
+        check(file)
+        return "ok"
+
+    return _checked(console, files, said)
 
 
 def _checked(console: Console, files: Sequence[Path], check: Callable[[Path], str]) -> int:

@@ -85,7 +85,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
     check_output(output, force=options.force)
     began = datetime.now(timezone.utc)
 
-    def check(opened: Opened) -> None:
+    def check(opened: Opened, _settings: Settings) -> None:
         base = opened.source.folder
         check_output(output, force=options.force, base=base)
         check_space(output, sum(n_bytes for _, n_bytes in source_files(base)))
@@ -168,7 +168,8 @@ def validate(
     as_file = is_gguf(stored.source.folder)
     opened = open_model(str(edited), options, progress) if as_file else stored
 
-    def check(base: Opened) -> None:
+    def check(base: Opened, settings: Settings) -> None:
+        _check_definitions(manifest.settings, settings)
         if as_file:
             base = open_model(recipe.model, options, progress, convert=False)
         if base.weights != manifest.base_files:
@@ -182,7 +183,6 @@ def validate(
         _check_recorded(manifest, weights, base.spec)
 
     with started(recipe, options, progress, check) as run:
-        _check_definitions(manifest.settings, run.settings)
         return _validate(run, manifest.heads, opened)
 
 

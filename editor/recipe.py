@@ -21,8 +21,9 @@ KIND = Kind("a recipe", "model: gpt2", "`editor recipe schema` prints the fields
 # Strict, because lax parsing would take `true` for 1 and `"3"` for 3.
 _Text = Annotated[str, Field(strict=True)]
 _Name = Annotated[str, Field(strict=True, min_length=1)]
-_Items = Annotated[int, Field(strict=True, ge=4)]
+FEWEST_ITEMS = 4
 """Fewer tell nothing of how much items differ, so there would be no interval."""
+_Items = Annotated[int, Field(strict=True, ge=FEWEST_ITEMS)]
 _Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 _Drop = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 

@@ -102,7 +102,7 @@ def parse_json(text: bytes, path: Path, *, what: str) -> dict[str, object]:
     if len(text) > MAX_WIDE_BYTES and not text.isascii():
         _damaged(path, f"{what} of more than {MAX_WIDE_BYTES} bytes should be ASCII")
     try:
-        value: object = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        value: object = json.loads(text.decode("utf-8"), object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f"{path}: {what} should be a JSON object, but it cannot be read: {error}", _DOWNLOAD
@@ -149,7 +149,12 @@ def _damaged(path: Path, what: str) -> NoReturn:
     raise ModelError(f"{path}: {what}", _DOWNLOAD)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON from its pairs, for `object_pairs_hook`.
+
+    Raises:
+        ValueError: a key is given twice.
+    """
     # json keeps the last of two equal keys and other readers the first: both would be "right".
     content = dict(pairs)
     if len(content) != len(pairs):

@@ -209,12 +209,13 @@ def started(
     recipe: Recipe,
     options: Options,
     progress: Progress,
-    check: Callable[[Opened], None] = lambda opened: None,
+    check: Callable[[Opened, Settings], None] = lambda opened, settings: None,
 ) -> Generator[Run]:
     """Find and load the recipe's model and open the folder of its run.
 
     Args:
-        check: what must hold of the model's files before anything is loaded or written.
+        check: what must hold of the model's files and the settings before anything is loaded or
+            written.
 
     Raises:
         UsageError: the recipe, the model's name or the run folder is wrong.
@@ -225,8 +226,8 @@ def started(
     what = scope(recipe)
     opened = open_model(recipe.model, options, progress)
     require_coverage(opened.spec, allow_partial=options.allow_partial)
-    check(opened)
     settings = settle(recipe, what, opened.spec)
+    check(opened, settings)
     fingerprint = Fingerprint(
         version=code_version(),
         model=opened.source.name,

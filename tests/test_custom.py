@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from editor import capabilities, pipeline, tasks
 from editor.baking import read_manifest
 from editor.capabilities import Continuation, Generation, custom
-from editor.capabilities.definition import MAX_CHARS
+from editor.capabilities.definition import MAX_CHARS, ScorerName
 from editor.capabilities.scorers import ChoiceLikelihood, Reference, Written
 from editor.cli import main
 from editor.errors import UsageError
@@ -125,6 +125,9 @@ class TestRead:
 
 
 class TestScorers:
+    def test_the_command_line_knows_all(self) -> None:
+        assert get_args(ScorerName) == SCORERS
+
     def test_choice(self) -> None:
         given = [{**one, "choices": [one["answer"], "none", "all of them"]} for one in items()]
         found = custom.load(write(given, head=HEAD.format("choice")))

@@ -19,6 +19,7 @@ from editor.capabilities.base import SPLIT_SHARES, split_of
 from editor.capabilities.definition_checks import FITS, overlaps, plain, too_few
 from editor.errors import UsageError
 from editor.records import Item, Record, Split
+from editor.safetensors_header import unique_keys
 from editor.strict_yaml import Kind, faults_of, line_of, read_document, read_text
 
 KIND = Kind(
@@ -231,7 +232,7 @@ def _from_lines(file: Path, text: str, faults: list[str]) -> Iterator[Located]:
             continue
         place = f"{file}:{number}"
         try:
-            values = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_once)
+            values = json.loads(line, parse_constant=_no_constant, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", "") or str(error).splitlines()[0]
             faults.append(f"{place}: no JSON: {reason}")
@@ -243,13 +244,6 @@ def _from_lines(file: Path, text: str, faults: list[str]) -> Iterator[Located]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a field is given twice")
-    return found
 
 
 def _validated(place: str, values: object, faults: list[str]) -> Located | None:

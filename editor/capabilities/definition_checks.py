@@ -10,10 +10,9 @@ from typing import Protocol
 from editor import stats
 from editor.capabilities.base import SPLIT_SHARES
 from editor.capabilities.judges import last_number
+from editor.recipe import FEWEST_ITEMS
 from editor.records import Item
 
-FEWEST_ITEMS = 4
-"""In each split: fewer tell nothing of how much items differ."""
 MOST_NEEDED = 10_000
 """Items beyond which it is only said that there are too few."""
 
