@@ -27,6 +27,7 @@ from editor.capabilities.copying import COPYING
 from editor.capabilities.coreference import COREFERENCE
 from editor.capabilities.inflection import INFLECTION
 from editor.capabilities.recall import RECALL
+from editor.capabilities.swearing import SWEARING, SWEARING_COMPLETIONS
 from editor.capabilities.text import ENGLISH, PYTHON
 from editor.errors import UsageError, nearest
 from editor.recipe import is_file
@@ -51,7 +52,10 @@ __all__ = [
 
 _BUILT_IN = {
     capability.name: capability
-    for capability in (RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE, ENGLISH, PYTHON)
+    for capability in (
+        *(RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE, SWEARING, SWEARING_COMPLETIONS),
+        *(ENGLISH, PYTHON),
+    )
 }
 
 
