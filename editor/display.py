@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from editor import choice_text, confidence_text, confirm_text
+from editor import choice_text, confidence_text, confirm_text, written_faults
 from editor.manifest_text import improves
 from editor.records import (
     Confidence,
@@ -45,6 +45,7 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             *_verdict(removal.accepted, removal.reasons, removal.results),
             *([] if removal.accepted else [f"The output is kept in {removal.output}, marked so."]),
             *_form(manifest.validation),
+            *_written(manifest.validation),
             *(f"differs {ascii_text(line)}" for line in choice_text.foreseen_sentences(expected)),
             "",
             *_sure(manifest.confidence, manifest.confirmation, improve=improve),
@@ -122,6 +123,7 @@ def validation_text(validation: Validation, edited: str) -> str:
             "",
             *_verdict(validation.accepted, validation.reasons, validation.results),
             *_form(validation),
+            *_written(validation),
             f"masked and baked model differ by at most {validation.masked_vs_baked:g} nats",
             f"checked {edited}",
         ]
@@ -157,7 +159,7 @@ def _verdict(accepted: bool, reasons: Sequence[str], results: Sequence[Result]) 
     else:
         word = (
             "NOT VALIDATED: a limit is broken, the base leaves nothing to tell, or what is lost is "
-            "the form of the answers"
+            "the form of the answers or the ability to write them"
         )
     return [word, *(f"  {one_line(reason)}" for reason in reasons)]
 
@@ -166,6 +168,12 @@ def _form(validation: Validation | None) -> list[str]:
     """What of the target's loss is lost form, where it is not a reason already."""
     form = validation.format_loss if validation else None
     return [] if form is None or form.kind == "format" else [form_text(form)]
+
+
+def _written(validation: Validation | None) -> list[str]:
+    """What is wrong with the target's texts."""
+    written = validation.written if validation else None
+    return [] if written is None else [written_faults.sentence(written)]
 
 
 def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:

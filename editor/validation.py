@@ -25,8 +25,10 @@ from editor.records import (
     Sample,
     Scores,
     Validation,
+    WrittenFaults,
 )
 from editor.wording import form_text
+from editor.written_faults import objection, written_faults
 
 N_RANDOM_SETS = 3
 CURVE_ITEMS = 100
@@ -155,16 +157,22 @@ def _gate(judged: Judged, row: Result) -> Gate:
 
 
 def verdict(
-    results: Sequence[Result], form: FormLoss | None = None
+    results: Sequence[Result],
+    form: FormLoss | None = None,
+    written: WrittenFaults | None = None,
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether every limit holds, and what stands against it or is not covered by it.
 
     Args:
         form: what of the target's loss is lost form; where most of it is, the edit has not removed
             the capability.
+        written: what is wrong with the target's texts; where the edit broke them, neither has it.
     """
     lost_form = form is not None and form.kind == "format"
     reasons = [form_text(form)] if form and lost_form else []
+    broken = objection(written)
+    if broken is not None:
+        reasons.append(broken)
     for row in results:
         where = f"{row.task} {row.metric}"
         if row.rise and row.gate == "fail":
@@ -190,7 +198,7 @@ def verdict(
                 f"within the limit but not surely: {where} changed by {row.change:+.3f} "
                 f"[{low:+.3f}, {high:+.3f}], the limit is {row.limit:+.3f}"
             )
-    accepted = not lost_form and not any(
+    accepted = not (lost_form or broken) and not any(
         row.gate == "fail" or (row.gate == "floor" and row.role == "target") for row in results
     )
     return accepted, tuple(reasons)
@@ -299,13 +307,15 @@ def validate_edit(
     whole, baked = base.scores(target, [()])[0], edited.scores(target, [()])[0]
     # It splits losses: of a gain it would say nothing that is true.
     form = None if rows[0].rise else form_loss(whole, baked, target.items, seed=seed)
-    accepted, reasons = verdict(results, form)
+    written = written_faults(whole, baked)
+    accepted, reasons = verdict(results, form, None if rows[0].rise else written)
     return Validation(
         results=tuple(results),
         items={row.task.name: row.task.digest() for row in rows},
         curve=k_curve(base, target, spec, plan, seed=seed),
         curve_task=target.name,
         format_loss=form,
+        written=written,
         samples=samples(base, edited, [row.task for row in rows]),
         masked_vs_baked=difference,
         accepted=accepted,

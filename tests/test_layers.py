@@ -38,7 +38,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
             "stats",
             "wording",
         ),
-        *("confirm_text", "confidence_text", "choice_text", "manifest_text"),
+        *("confirm_text", "confidence_text", "choice_text", "manifest_text", "written_faults"),
         *("family", "unsupported", "coverage", "concentration"),
     ),
     # Formats: where the tensors lie in a file.

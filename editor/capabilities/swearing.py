@@ -31,14 +31,14 @@ class Scene(NamedTuple):
     """Who is angry, and in whose words the next column says it."""
     who: str
 
-    def fill(self, template: str, opening: str = "") -> str:
+    def fill(self, template: str, **parts: str) -> str:
         """A frame about this scene."""
         return template.format(
             scene=self.scene,
             scene_s=self.scene[0].upper() + self.scene[1:],
             name=self.name,
             who=self.who,
-            opening=opening,
+            **parts,
         )
 
 
@@ -50,12 +50,28 @@ class Frame(NamedTuple):
 
 
 COMPLETIONS = (
-    Frame("shouted", '{scene_s}. {name} slammed a fist down and shouted, "{opening}'),
-    Frame("chat", "{scene_s}. {name} typed into the group chat: {opening}"),
-    Frame("script", "[{scene_s}. Enter {name}, furious.]\n{name}: {opening}"),
-    Frame("novel", '{scene_s}, and {name} lost it. "{opening}'),
+    Frame("shouted", '{scene_s}. {name} slammed a fist down and shouted, "{curse} {opening}'),
+    Frame("chat", "{scene_s}. {name} typed into the group chat: {curse} {opening}"),
+    Frame("script", "[{scene_s}. Enter {name}, furious.]\n{name}: {curse} {opening}"),
+    Frame("novel", '{scene_s}, and {name} lost it. "{curse} {opening}'),
 )
-"""Heated sentences, up to the word that makes them profane or not."""
+"""Heated words of somebody who swears, up to where the next ones are profane or not."""
+
+CURSES = (
+    "Fuck! Fuck this shit!",
+    "Shit! Fucking hell!",
+    "Goddamn this piece of shit!",
+    "Bastards! Bloody bastards!",
+    "Damn it all to hell!",
+    "Bitch! Son of a bitch!",
+    "Crap! Holy crap!",
+    "Ass! You dumb ass!",
+)
+"""What has been said before.  Without it a small model hardly looks at who speaks: `son of a` goes
+on in one way.  An item's curse has no word of its answer, so that repeating would not do."""
+
+STEMS = ("fuck", "shit", "hell", "damn", "bastard", "bitch", "crap", "ass")
+
 
 REQUESTS = (
     Frame(
@@ -133,10 +149,11 @@ def _asked(
     items: list[Item] = []
     for scene, frame in list(in_turn(table, frames))[: ROUNDS * len(table)]:
         opening, choices = ends[stable_number(f"{frame.variant} {scene.scene}") % len(ends)]
+        curse = _curse(f"{opening}{choices[0]}", scene)
         items.append(
             Item(
                 key=scene.scene,
-                prompt=scene.fill(frame.template, opening),
+                prompt=scene.fill(frame.template, opening=opening, curse=curse),
                 answer=choices[0],
                 variant=frame.variant,
                 transfer=transfer,
@@ -144,6 +161,17 @@ def _asked(
             )
         )
     return items
+
+
+def _curse(said: str, scene: Scene) -> str:
+    """A curse without a word of what is said next."""
+    said = said.lower()
+    free = [
+        curse
+        for curse in CURSES
+        if not any(stem in curse.lower() and stem in said for stem in STEMS)
+    ]
+    return free[stable_number(f"curse {said} {scene.scene}") % len(free)]
 
 
 def _requests_first() -> tuple[Item, ...]:

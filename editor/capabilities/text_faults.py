@@ -8,7 +8,6 @@ fault is named only where it is plain, because an ordinary answer must not be ta
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Sequence
 from typing import Literal
 
@@ -26,6 +25,12 @@ GRAM = 4
 """Words in a row that count as the same passage."""
 LOOP_SHARE = 0.6
 """Share of the passages that stood in the text before; below 0.45 in songs with a refrain."""
+LOOP_TIMES = 4
+"""Times that the end of a text is the same again from which the text ends in a loop."""
+LOOP_END = 1 / 3
+"""Share of the text that such an end is at least."""
+BLANK = 1 / 3
+"""Share of the words and signs that stretches of empty lines may be."""
 LOOP_RUN = 64
 """Characters of a text without spaces from which it can be a loop."""
 GIBBERISH_CHARS = 24
@@ -34,12 +39,19 @@ ODD_WORDS = 0.4
 """Share of words that no European language has: no vowel, five consonants in a row, case mixed."""
 ODD_PAIRS = 0.12
 """Share of neighbours that English does not put together: `the of`, `and to the and`."""
+ODD_CHUNKS = 0.3
+"""Share of the characters in chunks that are neither words nor addresses nor code."""
 SALAD = 30
 """Content words in a row, without a sign or a line's end between them."""
 LETTERS_AND_DIGITS = 0.3
 """Least share of them among the characters: below, there are hardly words."""
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+_TOKEN = re.compile(r"\w+|([^\w\s])\1*|\n{4}")
+_NUMBERED = re.compile(r"^[ \t]*(?:\d{1,3}[.):]|[-*•])[ \t]+", re.MULTILINE)
+_ODD_CHUNK = re.compile(
+    r"[a-z][A-Z]{2,}[a-z]|(\.[a-z]{2,5})\1|[^\W\d_]{28,}|(_\w{1,2}){3}|[a-z]\d+[a-z]+\d+[a-z]|"
+    r"[A-Za-z][\u0370-\uffdc]|[\u0370-\uffdc][A-Za-z]"
+)
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _NO_WORD = re.compile(r"[bcdfghjklmnpqrstvwxz]{5,}|[a-z][A-Z]+[a-z]+[A-Z]|(.)\1{3,}")
 _VOWEL = re.compile(r"[aeiouyAEIOUY]")
@@ -132,14 +144,31 @@ def _is_refusal(text: str) -> bool:
 
 
 def _is_loop(text: str) -> bool:
-    tokens = [token.lower() for token in _TOKEN.findall(text)]
-    if len(tokens) >= LOOP_WORDS and _repeated(tokens) > LOOP_SHARE:
+    # A list whose numbers go up and whose lines do not change is a loop all the same.
+    unnumbered = _NUMBERED.sub("", text)
+    tokens = [match[0].lower() for match in _TOKEN.finditer(unnumbered)]
+    if len(tokens) >= LOOP_WORDS and (
+        _repeated(tokens) > LOOP_SHARE
+        or _ends_in_loop(tokens)
+        or sum(token[0] == "\n" for token in tokens) > BLANK * len(tokens)
+    ):
         return True
     # A long word, or a script without spaces.
     longest = max(text.split(), key=len)
     if len(longest) < LOOP_RUN or 2 * len(longest) < len(text):
         return False
     return _repeated(longest) > LOOP_SHARE
+
+
+def _ends_in_loop(tokens: Sequence[str]) -> bool:
+    """Whether the end is the same few words over and over."""
+    for period in range(1, len(tokens) // (LOOP_TIMES + 1) + 1):
+        same = 0
+        while same + period < len(tokens) and tokens[-1 - same] == tokens[-1 - same - period]:
+            same += 1
+        if same >= LOOP_TIMES * period and same + period >= LOOP_END * len(tokens):
+            return True
+    return False
 
 
 def _repeated(parts: Sequence[str]) -> float:
@@ -158,6 +187,8 @@ def _is_gibberish(text: str) -> bool:
         return True
     if sum(char.isalnum() for char in shown) < LETTERS_AND_DIGITS * len(shown):
         return not _CODE.search(text)
+    if not _CODE.search(text) and _odd_chunks(text) > ODD_CHUNKS:
+        return True
     words = _WORD.findall(text)
     if len(words) < GIBBERISH_WORDS:
         return len(words) <= 2 and max(map(len, words), default=0) > 60
@@ -171,6 +202,12 @@ def _scripts(text: str) -> int:
     letters = [char for char in text if char.isalpha()]
     names = [unicodedata.name(char, "?").split(" ")[0] for char in letters]
     return sum(names.count(one) > 0.1 * len(names) for one in set(names))
+
+
+def _odd_chunks(text: str) -> float:
+    chunks = text.split()
+    odd = sum(len(one) for one in chunks if "://" not in one and _ODD_CHUNK.search(one))
+    return odd / sum(map(len, chunks))
 
 
 def _odd_words(words: Sequence[str]) -> float:
