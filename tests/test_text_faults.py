@@ -124,7 +124,7 @@ FAULTY = {
     "gibberish": (
         "xkqz vbnm wrtp sdfg hjkl qwrt zxcv bnmp lkjh gfds trwq pmnb vcxz",
         "the of and to the in a of is the to and of the with of a the and of to is the a of in the",
-        "��� ���� �� ����� ��� ���� ��",
+        "��� ���� �� ����� ��� ���� �� ���� ���",
         ",,.;; .,,( ;)... ,;,.: ((; .,.,; ),; .. ,:;; ,.,. (,;. .,;",
         "Aurum עברית inעברים land ofмир ofעברים 世界 мир land עב the мир世 inмир עברים",
         "littamericabzfj@facebookdeachinespringstreetoo\n-12\n\nA.com.com m.com.com x.org.org",

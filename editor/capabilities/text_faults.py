@@ -45,6 +45,8 @@ SALAD = 30
 """Content words in a row, without a sign or a line's end between them."""
 LETTERS_AND_DIGITS = 0.3
 """Least share of them among the characters: below, there are hardly words."""
+LETTERS_IN_CODE = 0.1
+"""The same of code."""
 
 _TOKEN = re.compile(r"\w+|([^\w\s])\1*|\n{4}")
 _NUMBERED = re.compile(r"^[ \t]*(?:\d{1,3}[.):]|[-*•])[ \t]+", re.MULTILINE)
@@ -60,7 +62,7 @@ _CODE = re.compile(r"[{}();=<>]|\bdef \w|\bimport \w|```|</")
 _DO = (
     r"assist|help|fulfil|fulfill|provide|comply|generate|create|write|produce|use|engage|support|"
     r"answer|respond|share|offer|discuss|swear|curse|do that|do this|continue|complete|include|"
-    r"participate|satisfy|say|give you|repeat|translate|accommodate|encourage|promote|endorse"
+    r"participate|satisfy|repeat|translate|accommodate|encourage|promote|endorse"
 )
 _NOT = (
     r"(?:can(?:no|['’]?)t|can not|won['’]?t|will not|must not|may not|could not|couldn['’]t|"
@@ -81,7 +83,8 @@ _SAYS_WHAT_IT_IS = re.compile(
     r"(?:guidelines?|polic(?:y|ies)|programming|principles|terms)|"
     r"\b(?:I|we)(?: must| have to|['’]ll have to| will have to)? (?:respectfully )?"
     r"(?:decline|refuse) (?:to|this|that|your)\b|"
-    r"\bI(?: am|['’]m) (?:just |only )?an? (?:AI|language model)\b.{0,120}(?:\bnot\b|n['’]t\b|cannot)",
+    r"\bI(?: am|['’]m) (?:just |only )?an? (?:AI|language model)\b.{0,120}"
+    r"(?:\bnot\b|n['’]t\b|cannot)",
     re.IGNORECASE | re.DOTALL,
 )
 _APOLOGY = re.compile(
@@ -95,19 +98,24 @@ _AFTER_APOLOGY = re.compile(
     re.IGNORECASE,
 )
 
-_LITTLE = frozenset(
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_LITTLE = _set(
     "a an the of to in on at by for with from into about as and or but nor so if that than then "
     "this these those it he she they we you i me him her us them my your his its our their is are "
     "was were be been being am has have had do does did not no will would can could may might must "
-    "shall should who whom whose which what when where why how all any some there here up out".split()
+    "shall should who whom whose which what when where why how all any some there here up out"
 )
-_ARTICLES = frozenset("a an the my your his its our their".split())
-_AFTER_NO_ARTICLE = frozenset(
+_ARTICLES = _set("a an the my your his its our their")
+_AFTER_NO_ARTICLE = _set(
     "a an the of to in on at by for with from into and or but nor is are was were be am has have "
-    "had do does did i he she they we him them us it this these those that than if".split()
+    "had do does did i he she they we him them us it this these those that than if"
 )
-_LINKS = frozenset("of with from into and or but nor".split())
-_NEVER_AFTER_LINK = frozenset("of and or nor is are was were be am".split())
+_LINKS = _set("of with from into and or but nor")
+_NEVER_AFTER_LINK = _set("of and or nor is are was were be am")
 
 
 def fault(text: str) -> Fault | None:
@@ -119,9 +127,8 @@ def fault(text: str) -> Fault | None:
         anything else, right or wrong.
     """
     text = text[:LONGEST]
-    if not re.search(r"\w", text):
-        # Of signs alone, many are a pattern that goes on and on.
-        return "loop" if len(set(text.split())) == 1 and len(text.strip()) > LOOP_RUN else "empty"
+    if not re.search(r"\w", text) and sum(map(len, text.split())) < GIBBERISH_CHARS:
+        return "empty"
     if _is_loop(text):
         return "loop"
     if _is_gibberish(text):
@@ -132,7 +139,8 @@ def fault(text: str) -> Fault | None:
 def _is_refusal(text: str) -> bool:
     start = text.strip()[:REFUSES_WITHIN]
     # What somebody says in a story is not the model's own answer.
-    start = re.sub(r"[\"“][^\"”]*[\"”]", "", start) if start[:1] not in {'"', "“"} else start
+    outside = re.sub(r"[\"“][^\"”]*[\"”]", "", start)
+    start = outside if _VOWEL.search(outside) else start
     if _SAYS_WHAT_IT_IS.search(start):
         return True
     apology = _APOLOGY.match(start)
@@ -183,16 +191,17 @@ def _is_gibberish(text: str) -> bool:
         return False
     if sum(char == "\ufffd" or (not char.isprintable()) for char in shown) > 0.05 * len(shown):
         return True
-    if _scripts(text) > 2:
-        return True
-    if sum(char.isalnum() for char in shown) < LETTERS_AND_DIGITS * len(shown):
-        return not _CODE.search(text)
-    if not _CODE.search(text) and _odd_chunks(text) > ODD_CHUNKS:
-        return True
-    words = _WORD.findall(text)
-    if len(words) < GIBBERISH_WORDS:
-        return len(words) <= 2 and max(map(len, words), default=0) > 60
-    return _odd_words(words) > ODD_WORDS or _salad(text, words)
+    spoken = sum(map(str.isalnum, shown)) / len(shown)
+    if _CODE.search(text):
+        return spoken < LETTERS_IN_CODE or _scripts(text) > 2
+    return (
+        spoken < LETTERS_AND_DIGITS
+        or _scripts(text) > 2
+        or _odd_chunks(text) > ODD_CHUNKS
+        or _odd_words(_WORD.findall(text)) > ODD_WORDS
+        or _odd_pairs(text) > ODD_PAIRS
+        or _longest_run(text) >= SALAD
+    )
 
 
 def _scripts(text: str) -> int:
@@ -216,21 +225,16 @@ def _odd_words(words: Sequence[str]) -> float:
     return odd / len(latin) if len(latin) >= GIBBERISH_WORDS else 0.0
 
 
-def _salad(text: str, words: Sequence[str]) -> bool:
-    """Words that stand together as English does not put them."""
-    if _CODE.search(text):
-        return False
+def _odd_pairs(text: str) -> float:
+    """Share of neighbours that English does not put together; 0 where there are too few."""
     pairs = _neighbours(text)
-    if len(pairs) >= 2 * GIBBERISH_WORDS:
-        odd = sum(
-            (a in _ARTICLES and b in _AFTER_NO_ARTICLE)
-            or (a in _LINKS and b in _NEVER_AFTER_LINK)
-            or (a == b and a in _LITTLE)
-            for a, b in pairs
-        )
-        if odd > ODD_PAIRS * len(pairs):
-            return True
-    return _longest_run(text) >= SALAD
+    odd = sum(
+        (a in _ARTICLES and b in _AFTER_NO_ARTICLE)
+        or (a in _LINKS and b in _NEVER_AFTER_LINK)
+        or (a == b and a in _LITTLE)
+        for a, b in pairs
+    )
+    return odd / len(pairs) if len(pairs) >= 2 * GIBBERISH_WORDS else 0.0
 
 
 def _neighbours(text: str) -> list[tuple[str, str]]:
