@@ -56,6 +56,8 @@ class Terms:
     out_of_time: Callable[[], bool] = lambda: False
     on_chosen: Callable[[Sequence[Head]], None] = lambda heads: None
     """Hears of the heads chosen so far, in the order of choice."""
+    base: str = ""
+    """What the base scores, in words: said where no head is chosen."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _nothing_found(
         hint = "search with more items, or by another --method"
         if terms.sign > 0:
             hint += "; heads that stand in for each other show together, with editor bake --heads"
-    return CapabilityAbsent("; ".join([why, *left_out[:3]]), hint)
+    return CapabilityAbsent("; ".join(filter(None, [why, *left_out[:3], terms.base])), hint)
 
 
 def _why(step: Added, sign: int) -> str:

@@ -58,7 +58,7 @@ from editor.source import Source
 from editor.staging import MANIFEST, REPORT, check_output, check_space
 from editor.store import ESTIMATE, Journal, write_atomic
 from editor.universal import UNIVERSAL_NATS, costly_heads, find_universal, measure_singles
-from editor.validation import check_headroom, validate_edit
+from editor.validation import base_text, check_headroom, validate_edit
 from editor.weights import is_gguf
 
 
@@ -238,7 +238,8 @@ def _localize(run: Run, *, edits: bool) -> Localization:
     budget = settings.budget or 0
     stage("choice under the controls' limits", 2 * max(budget - job.budget, 0))
     controls = tasks.choose_controls(what, settings.choose_items)
-    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time, job.on_best)
+    scored = f"the base scores {base_text(known.base_exact, what.target)}"
+    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time, job.on_best, scored)
     plan = choose(bench, known.choosing, controls, search, terms)
     say(f"chosen: {', '.join(map(str, plan.heads))}")
     form, confirmation = _checks(run, known.choosing, plan, search)

@@ -74,17 +74,24 @@ def check_headroom(
                 "choose another capability or model, or ask more items (--search-items)",
             )
         return
-    score, floor = float(np.mean(exact)), capability.floor
-    errors = stats.above_floor(score, floor, len(exact))
+    errors = stats.above_floor(float(np.mean(exact)), capability.floor, len(exact))
     if errors < stats.HEADROOM_ERRORS:
-        low, high = stats.wilson(score, len(exact))
         raise CapabilityAbsent(
-            f"{model} does not show {capability.name}: exact {score:.3f} [{low:.3f}, {high:.3f}] "
-            f"on {len(exact)} items, floor {floor:.3f}, {errors:.1f} standard errors above it "
-            f"({stats.HEADROOM_ERRORS:g} are needed)",
+            f"{model} does not show {capability.name}: {base_text(exact, capability)}, "
+            f"{errors:.1f} standard errors above it ({stats.HEADROOM_ERRORS:g} are needed)",
             "choose a model that has the capability; with few items, ask more of them "
             "(--search-items, --choose-items)",
         )
+
+
+def base_text(exact: Sequence[float], capability: Capability) -> str:
+    """The base model's score with its 95 % interval, and the floor."""
+    score = float(np.mean(exact))
+    low, high = stats.wilson(score, len(exact))
+    return (
+        f"exact {score:.3f} [{low:.3f}, {high:.3f}] on {len(exact)} items, "
+        f"floor {capability.floor:.3f}"
+    )
 
 
 def compare(judged: Judged, base: Scores, edited: Scores, *, seed: int) -> list[Result]:
