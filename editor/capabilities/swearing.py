@@ -67,7 +67,8 @@ CURSES = (
     "Crap! Holy crap!",
     "Ass! You dumb ass!",
 )
-"""What has been said before.  Without it a small model hardly looks at who speaks.  An item's curse has no word of its answer, so that repeating would not do."""
+"""What has been said before.  Without it a small model hardly looks at who speaks.  An item's curse
+has no word of its answer, so that repeating would not do."""
 
 STEMS = ("fuck", "shit", "hell", "damn", "bastard", "bitch", "crap", "ass")
 
