@@ -342,16 +342,15 @@ def _moved(context: str, continuation: str) -> tuple[str, str]:
 
 def _floor(items: Sequence[Item]) -> float:
     """The best of two habits: a choice at random, one and the same answer or place always."""
-    if not items:
-        return 0.0
     places = Counter(
-        item.check.split()[0] if item.choices else plain(item.answer) for item in items
+        item.check.split()[0] if item.choices else plain(item.answer)
+        for item in items
+        if item.answer
     )
-    (_, most), *_ = places.most_common(1)
+    most = max(places.values(), default=0)
     always = most / len(items) if most > 1 else 0.0
-    if not items[0].choices:
-        return always
-    return max(always, sum(1 / len(item.choices) for item in items) / len(items))
+    by_chance = [1 / len(item.choices) for item in items if item.choices]
+    return max(always, sum(by_chance) / len(items)) if by_chance else always
 
 
 def _source(task: Any) -> str:
