@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from editor.capabilities.base import SPLIT_SHARES, split_of
 from editor.capabilities.definition_checks import FITS, overlaps, plain, too_few
-from editor.errors import UsageError
+from editor.errors import FileFaults, UsageError
 from editor.records import Item, Record, Split
 from editor.strict_yaml import Kind, faults_of, line_of, read_document, read_text
 
@@ -179,7 +179,7 @@ def _refusal(faults: Sequence[str], hint: str) -> UsageError:
     shown = list(faults[:SHOWN_FAULTS])
     if len(faults) > SHOWN_FAULTS:
         shown.append(f"and {len(faults) - SHOWN_FAULTS} more")
-    return UsageError("\n".join(shown), hint or KIND.hint)
+    return FileFaults(tuple(shown), hint or KIND.hint)
 
 
 # --- reading the items ---

@@ -53,7 +53,6 @@ def find(name: str, outside: Outside) -> Found:
     if outside.include_path is not None:
         own = _own_entry(name, outside.include_path)
         if own is not None:
-            _check_kind(name, own, outside.include_path)
             if not outside.trust_remote_code:
                 _refuse_code(name, own)
             return Found(
@@ -105,12 +104,18 @@ def _quiet_lm_eval() -> None:
 
 
 def _own_entry(name: str, folder: Path) -> Any:
-    """The entry of a task in the user's folder, or None."""
+    """The entry of a task in the user's folder, or None.
+
+    Raises:
+        UsageError: there is no such folder, or the name is that of a group.
+    """
     from lm_eval.tasks._index import TaskIndex
 
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder of tasks", "give a folder with --include-path")
-    return TaskIndex.build([folder]).get(name)
+    index = TaskIndex.build([folder])
+    _check_kind(name, index)
+    return index.get(name)
 
 
 def _packaged_entry(name: str) -> Any:
@@ -135,43 +140,45 @@ def _packaged_entry(name: str) -> Any:
     if entry is None:
         raise UsageError(
             f"lm-eval has no task named {name!r}",
-            f"{_close(name, index)}; a task of your own needs --include-path DIR",
+            f"{_close(name, index)}  A task of your own needs --include-path DIR.",
         )
-    _check_kind(name, entry, root)
+    _check_kind(name, index)
     return entry
 
 
 def _close(name: str, index: Mapping[str, Any]) -> str:
     close = get_close_matches(name, index, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else "`lm-eval ls tasks` lists them"
+    return f"did you mean {' or '.join(close)}?" if close else "`lm-eval ls tasks` lists them."
 
 
-def _check_kind(name: str, entry: Any, root: Path) -> None:
+def _check_kind(name: str, index: Mapping[str, Any]) -> None:
     """That a name is that of one task.
 
     Raises:
         UsageError: it is that of several.
     """
-    from lm_eval.tasks._index import Kind, TaskIndex
-
-    if entry.kind not in (Kind.GROUP, Kind.TAG):
+    members = list(_members(name, index, set()))
+    if members == [name]:
         return
-    members = sorted(entry.tags)
-    if entry.kind == Kind.GROUP:
-        tasks = (entry.cfg or {}).get("task") or ()
-        listed = cast("list[object]", tasks) if isinstance(tasks, list) else [tasks]
-        members = [str(one) for one in listed if isinstance(one, str)]
-        index = TaskIndex.build([root])
-        members = [
-            inner
-            for one in members
-            for inner in (sorted(index[one].tags) if one in index and index[one].tags else [one])
-        ]
     shown = ", ".join(members[:_SHOWN_MEMBERS]) + (" ..." if len(members) > _SHOWN_MEMBERS else "")
     raise UsageError(
         f"{PREFIX}{name} is a group of {len(members)} tasks, not a task",
-        f"name one of them: {shown}",
+        f"name one of them: {one_line(shown)}",
     )
+
+
+def _members(name: str, index: Mapping[str, Any], above: set[str]) -> Iterator[str]:
+    """The tasks of a group, of the groups in it, and so on; a task is its own member."""
+    from lm_eval.tasks._index import Kind
+
+    entry = index.get(name)
+    if entry is None or entry.kind not in (Kind.GROUP, Kind.TAG):
+        yield name
+        return
+    listed = sorted(entry.tags) if entry.kind == Kind.TAG else (entry.cfg or {}).get("task")
+    for one in cast("list[object]", listed) if isinstance(listed, list) else [listed]:
+        if isinstance(one, str) and one not in above:
+            yield from _members(one, index, above | {name})
 
 
 # --- code of strangers
@@ -198,7 +205,7 @@ def _refuse_code(name: str, entry: Any) -> None:
             raise UsageError(f"{entry.yaml_path}: {name} has {field}, which runs code", TRUST)
     for metric in config.get("metric_list") or ():
         wanted = cast("Mapping[str, Any]", metric).get("metric") if metric else None
-        if wanted not in registry.metric_registry or metric.get("hf_evaluate"):
+        if str(wanted) not in registry.metric_registry or metric.get("hf_evaluate"):
             raise UsageError(
                 f"{entry.yaml_path}: the metric {one_line(str(wanted))} is none of lm-eval's own; "
                 "another one is code of the Hub's",
@@ -275,6 +282,11 @@ def _built(name: str, entry: Any, outside: Outside, *, trusted: bool) -> Any:
             f"{PREFIX}{name} has the output type {one_line(str(kind))}, which is not taken",
             f"taken are {', '.join(OUTPUT_TYPES)}",
         )
+    if config.get("unsafe_code"):
+        raise UsageError(
+            f"{PREFIX}{name} runs programs that the model wrote, which is not taken",
+            "choose a task whose answers are compared",
+        )
     try:
         with rendering(trusted), _network(not outside.offline):
             task = TaskFactory().build(entry, overrides=None, registry={})
@@ -327,12 +339,12 @@ def _network(allowed: bool) -> Iterator[None]:
     if allowed:
         yield
         return
-    import datasets
+    import datasets.config as sets
     import huggingface_hub.constants as hub
 
     places: tuple[tuple[Any, str], ...] = (
-        (datasets.config, "HF_HUB_OFFLINE"),
-        (datasets.config, "HF_DATASETS_OFFLINE"),
+        (sets, "HF_HUB_OFFLINE"),
+        (sets, "HF_DATASETS_OFFLINE"),
         (hub, "HF_HUB_OFFLINE"),
     )
     before = [getattr(place, name, False) for place, name in places]

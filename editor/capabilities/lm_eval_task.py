@@ -204,11 +204,6 @@ def _answers(name: str, found: Found) -> tuple[list[Item], Scorer, None]:
 
 def _writings(name: str, found: Found) -> tuple[list[Item], Scorer, Scorer]:
     task = found.task
-    if task.config.unsafe_code:
-        raise UsageError(
-            f"{name} runs programs that the model wrote, which is not taken",
-            "choose a task whose answers are compared",
-        )
     chosen = _filter(name, task)
     items: list[Item] = []
     docs: dict[str, Any] = {}
