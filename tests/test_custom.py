@@ -178,7 +178,7 @@ class TestScorers:
         self, scorer: str, more: str, item: dict[str, str], right: str, wrong: str
     ) -> None:
         given = [{"prompt": f"Say {n}:", **item} for n in range(40)]
-        found = custom.load(write(given, head=HEAD.format(scorer), more=more))
+        found = custom.load(write(given, head=HEAD.format(scorer), more="floor: 0\n" + more))
         assert isinstance(found.scorer, Written) and isinstance(found.dense, Reference)
         one = as_written(found, given)[0]
         assert found.scorer.requests(one)[0] == Generation("Say 0:", 32, ())
