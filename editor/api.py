@@ -59,6 +59,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
+    include_path: str | Path | None = _OPTIONS.include_path,
     runs: str | Path = _OPTIONS.runs,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
@@ -98,6 +99,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         workers: processes that measure, by default one; a script that asks for more starts them
             under `if __name__ == "__main__":`.  On a Ray cluster by default as many as fit.
         ray: address of a Ray cluster whose machines measure: auto, local, host:port or ray://.
+        include_path: folder with tasks of lm-eval's form, for a capability `lm-eval:TASK`.
         runs: folder of all runs.
         cache: folder for conversions and universal heads.
         new_run: start afresh instead of going on with a run of the same settings.
@@ -143,6 +145,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         device=device,
         workers=_workers(workers),
         ray=ray,
+        include_path=_path(include_path),
         force=force,
         new_run=new_run,
         offline=offline,
@@ -174,6 +177,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
+    include_path: str | Path | None = _OPTIONS.include_path,
     runs: str | Path = _OPTIONS.runs,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
@@ -211,6 +215,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         device=device,
         workers=_workers(workers),
         ray=ray,
+        include_path=_path(include_path),
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,
@@ -409,6 +414,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
+    include_path: str | Path | None = _OPTIONS.include_path,
     runs: str | Path = _OPTIONS.runs,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
@@ -452,6 +458,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         device=device,
         workers=_workers(workers),
         ray=ray,
+        include_path=_path(include_path),
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,

@@ -22,7 +22,7 @@ from typing import IO, Any, NoReturn
 
 import click
 
-from editor.errors import EditorError
+from editor.errors import EditorError, FileFaults
 from editor.interrupts import listening
 
 DONE, FAULT, NOT_ACCEPTED, INTERRUPTED = 0, 1, 4, 130
@@ -134,7 +134,8 @@ class Program(click.Group):
         except click.ClickException as error:
             sys.exit(_report_usage(console, error))
         except EditorError as error:
-            sys.exit(_report(console, error.message, error.hint, error.exit_code))
+            said = error.faults if isinstance(error, FileFaults) else error.message
+            sys.exit(_report(console, said, error.hint, error.exit_code))
         except OSError as error:
             sys.exit(_report(console, *_os_words(error), FAULT))
         # Only here: whatever nobody expected is a fault of the program, told in one line.
@@ -205,10 +206,11 @@ def _force_utf8() -> None:
             reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def _report(console: Console, message: str, hint: str, exit_code: int) -> int:
-    """Say what went wrong and what to do; returns the exit code."""
+def _report(console: Console, said: str | tuple[str, ...], hint: str, exit_code: int) -> int:
+    """Say what went wrong, in one line or several, and what to do; returns the exit code."""
     # A path or a name may hold a newline: what follows it would pass for words of ours.
-    message, hint = (_one_line(text) for text in (message, hint))
+    message = "\n".join(map(_one_line, (said,) if isinstance(said, str) else said))
+    hint = _one_line(hint)
     if exit_code == INTERRUPTED:
         console.warn(f"{message}; {hint}")
     else:

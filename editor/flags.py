@@ -391,6 +391,11 @@ OFFLINE = flag(
     callback=_offline,
     help="Open no socket.",
 )
+INCLUDE_PATH = _folder(
+    "--include-path",
+    group="Where and how fast",
+    help="Folder with tasks of lm-eval's form, for a capability lm-eval:TASK, beside its own.",
+)
 DRY_RUN = flag(
     "--dry-run",
     group="Job",
@@ -450,7 +455,7 @@ TRUST = flag(
     "--trust-remote-code",
     group="Dangerous",
     is_flag=True,
-    help="Run Python code that comes with the model.",
+    help="Run Python code that comes with the model, or with a task of --include-path.",
 )
 
 SAYING = stack(
@@ -497,7 +502,7 @@ SAYING = stack(
     ),
 )
 FINDING = stack(CACHE, OFFLINE)
-PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, FINDING)
+PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, FINDING, INCLUDE_PATH)
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
 SEARCHING = stack(
     *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),

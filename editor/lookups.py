@@ -50,18 +50,22 @@ def capabilities(context: click.Context) -> int:
     examples=(
         "editor capabilities show recall",
         "editor capabilities show english",
-        "editor capabilities show arithmetic --json",
+        "editor capabilities show lm-eval:arc_easy --json",
     ),
 )
 @click.argument("name")
+@flags.INCLUDE_PATH
+@flags.OFFLINE
 @flags.SAYING
+@flags.TRUST
 @click.pass_obj
-def capabilities_show(console: Console, name: str) -> int:
+def capabilities_show(console: Console, name: str, **given: Any) -> int:
     """Show one capability: questions, metric, floor, data, licence."""
     from editor import capabilities as known
     from editor import capability_text
 
-    row = capability_text.capability_fields(known.get(name))
+    found = known.get(name, outside=flags.options(given).outside)
+    row = capability_text.capability_fields(found)
     console.result(row, capability_text.capability_text(row))
     return DONE
 

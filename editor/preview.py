@@ -108,7 +108,7 @@ def preview(
         UsageError: the recipe is wrong, or the output may not be written.
         ModelError: a model that is here cannot be used.
     """
-    what = tasks.scope(recipe)
+    what = tasks.scope(recipe, outside=options.outside)
     if output is not None:
         check_output(output, force=options.force)
     opened, not_ready = _opened(recipe.model, options, progress)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from editor.architecture import read_spec
+from editor.capabilities import Outside
 from editor.costs import by_characters
 from editor.coverage import require_coverage
 from editor.digests import identity, remembered_digest
@@ -64,6 +65,13 @@ class Options:
     """Processes that measure: by default one, and on a Ray cluster as many as fit."""
     ray: str | None = None
     """Address of a Ray cluster whose machines measure."""
+    include_path: Path | None = None
+    """A folder with tasks of lm-eval's form, beside its own."""
+
+    @property
+    def outside(self) -> Outside:
+        """What capabilities may be made of that are no part of the package."""
+        return Outside(self.include_path, self.trust_remote_code, self.offline)
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,7 @@ def started(
     """
     began = time.monotonic()
     require_ray(options.ray)
-    what = scope(recipe)
+    what = scope(recipe, outside=options.outside)
     opened = open_model(recipe.model, options, progress)
     require_coverage(opened.spec, allow_partial=options.allow_partial)
     settings = settle(recipe, what, opened.spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from editor import capabilities
-from editor.capabilities import Capability, Library
+from editor.capabilities import Capability, Library, Outside
 from editor.choose import Control
 from editor.errors import UsageError, nearest
 from editor.measure import Bench, Task
@@ -37,16 +37,17 @@ class Scope:
     """The most that each control's metric may worsen."""
 
 
-def scope(recipe: Recipe, library: Library | None = None) -> Scope:
+def scope(recipe: Recipe, library: Library | None = None, outside: Outside | None = None) -> Scope:
     """Look the recipe's capabilities up.
 
     Args:
         library: where data sets are, for capabilities whose items come from one.
+        outside: what tasks of lm-eval may be made of.
 
     Raises:
         UsageError: one is unknown, the target is a text, or a limit names no control.
     """
-    target = capabilities.get(recipe.capability, library)
+    target = capabilities.get(recipe.capability, library, outside)
     tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
     if target.kind == "text":
         raise UsageError(
@@ -56,7 +57,7 @@ def scope(recipe: Recipe, library: Library | None = None) -> Scope:
     names = recipe.controls
     if names is None:
         names = tuple(name for name in capabilities.default_controls() if name != target.name)
-    controls = tuple(capabilities.get(name, library) for name in names)
+    controls = tuple(capabilities.get(name, library, outside) for name in names)
     kept = [control.name for control in controls]
     if target.name in kept or len(set(kept)) < len(kept):
         raise UsageError(f"one of {target.name} and its controls stands twice: {', '.join(kept)}")

@@ -18,6 +18,7 @@ from editor.capabilities.base import (
     Library,
     Likelihood,
     Outcome,
+    Outside,
     Request,
     Scorer,
     TextLikelihood,
@@ -40,6 +41,7 @@ __all__ = [
     "Library",
     "Likelihood",
     "Outcome",
+    "Outside",
     "Request",
     "Scorer",
     "TextLikelihood",
@@ -65,15 +67,20 @@ def default_controls() -> tuple[str, ...]:
     return tuple(name for name in names() if get(name).default_control)
 
 
-def get(name: str, library: Library | None = None) -> Capability:
-    """The built-in capability of that name, or the one that a YAML file defines.
+def get(name: str, library: Library | None = None, outside: Outside | None = None) -> Capability:
+    """The built-in capability of that name, the one that a YAML file defines, or a task of lm-eval.
 
     Args:
         library: where data sets are, for a capability whose items come from one.
+        outside: what tasks of lm-eval may be made of.
 
     Raises:
         UsageError: there is none, and the hint names the closest ones; or the file has faults.
     """
+    if name.startswith("lm-eval:"):
+        from editor.capabilities import lm_eval_task
+
+        return lm_eval_task.load(name, outside or Outside())
     if is_file(name):
         from editor.capabilities import custom
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from editor.records import Item, Split
@@ -75,6 +76,18 @@ class Library(Protocol):
             UsageError: it is not there; the hint says how to get it.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What from outside of the package a capability may be made of."""
+
+    include_path: Path | None = None
+    """A folder with tasks of lm-eval's form, beside its own."""
+    trust_remote_code: bool = False
+    """Run Python code that such tasks name."""
+    offline: bool = False
+    """Take data sets from caches only."""
 
 
 class Scorer(Protocol):

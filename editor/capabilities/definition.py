@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from editor.capabilities.base import SPLIT_SHARES, split_of
 from editor.capabilities.definition_checks import FITS, overlaps, plain, too_few
-from editor.errors import UsageError
+from editor.errors import FileFaults, UsageError
 from editor.records import Item, Record, Split
 from editor.safetensors_header import unique_keys
 from editor.strict_yaml import Kind, faults_of, line_of, read_document, read_text
@@ -113,8 +114,8 @@ class Definition(Record):
     at_least: Annotated[int, Field(strict=True, ge=1)] = 1
     """For words: how many make a text count."""
     floor: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] | None = None
-    """Share of right answers of a model without the capability; by default 0, and for choice what
-    guessing gives."""
+    """Share of right answers of a model without the capability; by default what giving one and the
+    same answer always scores, or guessing, and 0 for regex and words."""
     control_limit: _Drop = 0.05
     """What it may lose as a control: share of right answers, or nats a token for a text."""
     splits: Splits = Splits()
@@ -180,7 +181,7 @@ def _refusal(faults: Sequence[str], hint: str) -> UsageError:
     shown = list(faults[:SHOWN_FAULTS])
     if len(faults) > SHOWN_FAULTS:
         shown.append(f"and {len(faults) - SHOWN_FAULTS} more")
-    return UsageError("\n".join(shown), hint or KIND.hint)
+    return FileFaults(tuple(shown), hint or KIND.hint)
 
 
 # --- reading the items ---
@@ -293,11 +294,17 @@ def _misfits(
 
 
 def _floor(definition: Definition, located: Sequence[Located]) -> float:
+    """What the file says, else the best of two habits: a choice at random, one answer always."""
     if definition.floor is not None:
         return definition.floor
-    if definition.scorer != "choice":
+    asked = [one.fields for one in located if not one.fields.transfer]
+    if not asked or definition.scorer in ("regex", "words"):
         return 0.0
-    return sum(1 / len(one.fields.choices) for one in located) / max(1, len(located))
+    answers = Counter(plain(one.answer) for one in asked)
+    most = max(answers.values())
+    always = most / len(asked) if most > 1 else 0.0
+    by_chance = sum(1 / len(one.choices) for one in asked if one.choices) / len(asked)
+    return max(always, by_chance)
 
 
 def _item(definition: Definition, one: ItemFields) -> Item:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from editor.capabilities.patterns import found
 from editor.capabilities.scorers import Judge
-from editor.errors import UsageError
 from editor.records import Item
-
-PATTERN_S = 5.0
-"""Longest search for a pattern in one text: some take longer than the universe on a few words."""
 
 _NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _BEFORE_RESULT = re.compile(r".*#### ", re.DOTALL)
@@ -45,21 +42,11 @@ def pattern(*, ignore_case: bool) -> Judge:
     """The item's `check`, a regular expression, is found in the text.
 
     Raises:
-        UsageError: when judging, the search took longer than `PATTERN_S`.
+        UsageError: when judging, the search took too long.
     """
 
     def judge(text: str, item: Item) -> float:
-        import regex
-
-        flags = regex.IGNORECASE if ignore_case else 0
-        try:
-            return float(regex.search(item.check, text, flags, timeout=PATTERN_S) is not None)
-        except TimeoutError as error:
-            raise UsageError(
-                f"the pattern {item.check!r} takes more than {PATTERN_S:g} s on a text of "
-                f"{len(text)} characters",
-                "write it without a repetition inside a repetition",
-            ) from error
+        return float(found(item.check, text, ignore_case=ignore_case))
 
     return judge
 
@@ -69,10 +56,10 @@ def words(entries: Sequence[str], *, at_least: int) -> Judge:
     # The longest first, so that an entry of two words is not taken for its first.
     ordered = sorted({" ".join(_folded(one, True).split()) for one in entries}, key=len)[::-1]
     parts = (r"\s+".join(map(re.escape, one.split())) for one in ordered)
-    found = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)")
+    any_of = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)")
 
     def judge(text: str, item: Item) -> float:
-        return float(sum(1 for _ in found.finditer(text.casefold())) >= at_least)
+        return float(sum(1 for _ in any_of.finditer(text.casefold())) >= at_least)
 
     return judge
 

@@ -42,7 +42,7 @@ class ChoiceLikelihood:
         lengths = [len(choice.lstrip(" ")) if self.by_length else 1 for choice in item.choices]
         ranked = [one / length for one, length in zip(sums, lengths, strict=True)]
         exact = float(ranked.index(max(ranked)) == right) if _numbers(ranked) else math.nan
-        return ItemScore(exact, sums[right] - _log_sum(sums), found[right].n_tokens)
+        return ItemScore(exact, sums[right] - log_sum(sums), found[right].n_tokens)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _numbers(values: Sequence[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-def _log_sum(values: Sequence[float]) -> float:
+def log_sum(values: Sequence[float]) -> float:
     """Logarithm of the sum of the exponentials."""
     most = max(values)
     if not math.isfinite(most):
