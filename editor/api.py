@@ -60,6 +60,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -99,7 +100,8 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
             under `if __name__ == "__main__":`.  On a Ray cluster by default as many as fit.
         ray: address of a Ray cluster whose machines measure: auto, local, host:port or ray://.
         runs: folder of all runs.
-        cache: folder for conversions and universal heads.
+        cache: folder for conversions, universal heads and data sets.
+        data_dir: folder with data sets, beside those that were fetched.
         new_run: start afresh instead of going on with a run of the same settings.
         offline: open no socket.
         force: replace an output folder that the editor wrote.
@@ -139,6 +141,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     )
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
@@ -175,6 +178,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -207,6 +211,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     )
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
@@ -410,6 +415,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -434,6 +440,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         workers: see `remove`.
         ray: see `remove`.
         runs: see `remove`.
+        data_dir: see `remove`.
         cache: see `remove`.
         new_run: see `remove`.
         offline: see `remove`.
@@ -448,6 +455,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     """
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
