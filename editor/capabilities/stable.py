@@ -6,6 +6,7 @@ The order that `random.Random(seed)` yields may change between Python versions; 
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -15,6 +16,14 @@ T = TypeVar("T")
 def stable_number(text: str) -> int:
     """A number of 64 bits that depends on `text` only."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def same_text_key(text: str) -> str:
+    """A key that texts share which are the same up to case, spaces and punctuation."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    bare = "".join(letter for letter in folded if letter.isalnum())
+    # A formula may be all punctuation, and then that is what it says.
+    return hashlib.sha256((bare or text).encode()).hexdigest()[:24]
 
 
 def stable_shuffle(values: Iterable[T], seed: str, text_of: Callable[[T], str] = str) -> list[T]:
