@@ -61,6 +61,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     ray: str | None = _OPTIONS.ray,
     include_path: str | Path | None = _OPTIONS.include_path,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -101,7 +102,8 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         ray: address of a Ray cluster whose machines measure: auto, local, host:port or ray://.
         include_path: folder with tasks of lm-eval's form, for a capability `lm-eval:TASK`.
         runs: folder of all runs.
-        cache: folder for conversions and universal heads.
+        cache: folder for conversions, universal heads and data sets.
+        data_dir: folder with data sets, beside those that were fetched.
         new_run: start afresh instead of going on with a run of the same settings.
         offline: open no socket.
         force: replace an output folder that the editor wrote.
@@ -141,6 +143,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     )
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
@@ -179,6 +182,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     ray: str | None = _OPTIONS.ray,
     include_path: str | Path | None = _OPTIONS.include_path,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -211,6 +215,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     )
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
@@ -416,6 +421,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     ray: str | None = _OPTIONS.ray,
     include_path: str | Path | None = _OPTIONS.include_path,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -440,6 +446,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         workers: see `remove`.
         ray: see `remove`.
         runs: see `remove`.
+        data_dir: see `remove`.
         cache: see `remove`.
         new_run: see `remove`.
         offline: see `remove`.
@@ -454,6 +461,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     """
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),

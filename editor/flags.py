@@ -381,7 +381,13 @@ CACHE = _folder(
     "--cache",
     group="Where and how fast",
     says="$EDITOR_CACHE, else ~/.cache/capability-editor",
-    help="Folder for conversions and universal heads.",
+    help="Folder for conversions, universal heads and data sets.",
+)
+DATA_DIR = _folder(
+    "--data-dir",
+    group="Where and how fast",
+    help="Folder with data sets, as NAME.jsonl or as Python packages unpacked there, beside those "
+    "that `editor capabilities fetch` got.",
 )
 OFFLINE = flag(
     "--offline",
@@ -502,7 +508,7 @@ SAYING = stack(
     ),
 )
 FINDING = stack(CACHE, OFFLINE)
-PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, FINDING, INCLUDE_PATH)
+PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, DATA_DIR, FINDING, INCLUDE_PATH)
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
 SEARCHING = stack(
     *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),

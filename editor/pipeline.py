@@ -170,6 +170,7 @@ def validate(
 
     def check(base: Opened, settings: Settings) -> None:
         _check_definitions(manifest.settings, settings)
+        _check_data(manifest.settings, settings)
         if as_file:
             base = open_model(recipe.model, options, progress, convert=False)
         if base.weights != manifest.base_files:
@@ -412,10 +413,25 @@ def _check_definitions(recorded: Settings | None, found: Settings) -> None:
             )
 
 
+def _check_data(recorded: Settings | None, found: Settings) -> None:
+    """That data sets are those that were measured with before.
+
+    Raises:
+        UsageError: one holds other rows by now.
+    """
+    for name, digest in (recorded.data if recorded else {}).items():
+        if found.data.get(name, digest) != digest:
+            raise UsageError(
+                f"the data set {name} is not the one that the edit was measured with: its rows "
+                f"have the sha256 {found.data[name][:12]}, not {digest[:12]}",
+                "give the folder with the same rows with --data-dir, or remove the fetched ones",
+            )
+
+
 def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:
     """The recipe of a recorded edit, with what the user gives instead."""
     settings = manifest.settings
-    recorded = {} if settings is None else settings.model_dump(mode="json")
+    recorded = {} if settings is None else settings.model_dump(mode="json", exclude={"data"})
     _require_files(recorded.pop("definitions", {}), recorded, changes)
     if not (recorded or changes.get("capability")):
         raise UsageError(

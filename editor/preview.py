@@ -20,7 +20,15 @@ from editor.layout import digest_file, source_files
 from editor.progress import Progress, Silent
 from editor.recipe import Recipe
 from editor.records import FileSize, Record, Settings
-from editor.session import Opened, Options, loaded_bench, open_model, settle, universal_file
+from editor.session import (
+    Opened,
+    Options,
+    library_of,
+    loaded_bench,
+    open_model,
+    settle,
+    universal_file,
+)
 from editor.source import ALIASES, PACKAGED, default_cache, download_of
 from editor.staging import CARD, MANIFEST, REPORT, SPACE_MARGIN_BYTES, check_output
 from editor.tasks import Scope
@@ -108,7 +116,10 @@ def preview(
         UsageError: the recipe is wrong, or the output may not be written.
         ModelError: a model that is here cannot be used.
     """
-    what = tasks.scope(recipe, outside=options.outside)
+    # What is not here yet is not downloaded to look ahead.
+    library = library_of(replace(options, offline=True), progress)
+    what = tasks.scope(recipe, library, options.outside)
+    tasks.data_of(what)
     if output is not None:
         check_output(output, force=options.force)
     opened, not_ready = _opened(recipe.model, options, progress)

@@ -556,6 +556,8 @@ class Settings(Record):
     dtype: str
     definitions: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
     """By name the sha256 of each capability that a file of the user's defines."""
+    data: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
+    """By name the sha256 of each data set that items come from."""
 
 
 class Fingerprint(Record):

@@ -20,6 +20,7 @@ from editor.digests import identity, remembered_digest
 from editor.errors import CapabilityAbsent, CheckFailed
 from editor.fanout import FanOut
 from editor.gguf_spec import read_gguf_spec
+from editor.library import Library
 from editor.loading import Loading, threads_of
 from editor.measure import Bench, Memory
 from editor.methods import budget_of
@@ -29,7 +30,7 @@ from editor.records import FileDigest, Fingerprint, ModelSpec, Settings
 from editor.run_folders import refuse_other_settings
 from editor.source import Source, default_cache, resolve
 from editor.store import RunDir, code_version
-from editor.tasks import Scope, scan_texts, scope
+from editor.tasks import Scope, data_of, scan_texts, scope
 from editor.universal import SCAN_VERSION
 from editor.weights import is_gguf
 from editor.workers import open_crew, require_ray, wants_workers
@@ -45,7 +46,9 @@ class Options:
 
     runs: Path = Path("runs")
     cache: Path | None = None
-    """Conversions and universal heads; by default `source.default_cache()`."""
+    """Conversions, universal heads and data sets; by default `source.default_cache()`."""
+    data_dir: Path | None = None
+    """A folder with data sets, beside those in the cache."""
     device: str = "cpu"
     force: bool = False
     """Replace an output folder that the editor wrote."""
@@ -180,6 +183,11 @@ def read_any_spec(path: Path, source: str, revision: str | None = None) -> Model
     return read_spec(path, source=source, revision=revision)
 
 
+def library_of(options: Options, progress: Progress) -> Library:
+    """The data sets that capabilities may ask for; where each was found is said aloud."""
+    return Library(options.data_dir, options.cache, offline=options.offline, say=progress.say)
+
+
 def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
     """Where the universal heads of a model are kept once a scan has found them."""
     items = hashlib.sha256("".join(text.digest() for text in scan_texts()).encode()).hexdigest()
@@ -209,6 +217,7 @@ def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
         choose_items=recipe.choose_items,
         test_items=recipe.test_items,
         dtype=_DTYPES.get(spec.dtype, _PACKED_DTYPE) if recipe.dtype == "auto" else recipe.dtype,
+        data=data_of(what),
     )
 
 
@@ -231,7 +240,8 @@ def started(
     """
     began = time.monotonic()
     require_ray(options.ray)
-    what = scope(recipe, outside=options.outside)
+    what = scope(recipe, library_of(options, progress), options.outside)
+    data_of(what)  # a data set that is missing is missed before the model is loaded
     opened = open_model(recipe.model, options, progress)
     require_coverage(opened.spec, allow_partial=options.allow_partial)
     settings = settle(recipe, what, opened.spec)

@@ -74,6 +74,20 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
     return Scope(target, controls, limits)
 
 
+def data_of(what: Scope) -> dict[str, str]:
+    """By name the sha256 of each data set that items come from; all items are made.
+
+    Raises:
+        UsageError: a data set is not there, or its rows are no items.
+    """
+    found: dict[str, str] = {}
+    for one in (what.target, *what.controls):
+        if one.data:
+            found |= one.data_digests
+            _ = one.all_items
+    return found
+
+
 def scans(asked: Recipe | Settings) -> bool:
     """Whether every head is tried alone on texts; the published search knows no universal heads."""
     return asked.universal == "scan" and asked.method != "published"

@@ -262,7 +262,9 @@ class TestRemove:
         given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --device cuda"
         given += " --budget 90 --confidence 0.9 --score exact --prior none --universal suspects"
         given += " --improve --max-hours 1.5 --workers 3 --ray auto"
-        given += " --runs r --cache c --new-run --force --trust-remote-code --offline --yes"
+        given += (
+            " --runs r --cache c --data-dir d --new-run --force --trust-remote-code --offline --yes"
+        )
         assert run(*REMOVE, *given.split()).exit_code == 0
         assert fake.recipe == Recipe(
             model="smollm2-135m",
@@ -287,6 +289,7 @@ class TestRemove:
         assert fake.options == Options(
             runs=Path("r"),
             cache=Path("c"),
+            data_dir=Path("d"),
             device="cuda",
             force=True,
             new_run=True,
@@ -716,9 +719,14 @@ class TestCapabilities:
             line.split()[0] for line in found.stdout.split("\n") if line
         }
         rows = json.loads(run("capabilities", "--json").stdout)["capabilities"]
-        assert all(row["items"]["test"] > 0 for row in rows)
+        # Nothing is read from data sets for a list, so their items are not counted.
+        assert all((row["items"] is None) == bool(row["data"]) for row in rows)
+        assert all(row["items"]["test"] > 0 for row in rows if row["items"])
         named_only = {row["name"] for row in rows if not row["default_control"]}
-        assert named_only == {"inflection", "coreference"}
+        assert {row["name"] for row in rows if row["data"]} < named_only
+        assert {"inflection", "coreference"} == {
+            row["name"] for row in rows if row["name"] in named_only and not row["data"]
+        }
         lines = {
             row["name"]: line
             for row in rows

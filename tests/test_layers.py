@@ -38,6 +38,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
             "stats",
             "wording",
         ),
+        "datasets",
         *("confirm_text", "confidence_text", "choice_text", "manifest_text"),
         *("family", "unsupported", "coverage", "concentration"),
     ),
@@ -53,6 +54,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "card",
         "charts",
         "comparison",
+        "row_files",
     ),
     # Where the heads lie in the tensors, and how zero is written there.
     3: (
@@ -66,12 +68,14 @@ LAYERS: dict[int, tuple[str, ...]] = {
         ),
         *("zero_codes", "packed_codes", "ggml_codes", "restore"),
         *("gguf", "keys", "digests", "report", "report_parts", "finished"),
+        "packaged",
     ),
-    4: ("weights", "source", "signing", "run_folders"),
+    4: ("weights", "source", "signing", "run_folders", "hub_rows"),
     # Whole checkpoints, as files and as models.
     5: (
         *("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
         *("batching", "generation", "scored_rows", "prefix_tree", "trials"),
+        "library",
     ),
     6: (
         *("engine", "fanout", "processes", "cluster", "workers", "loading"),
@@ -82,7 +86,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     8: (
         *("cli", "lookups", "proof", "flags", "recipe_check"),
         *("console", "display", "proof_text", "compare_text", "compare_page", "meters"),
-        *("ahead_text", "capability_text", "run_verbs", "runs_text"),
+        *("ahead_text", "capability_text", "fetching", "run_verbs", "runs_text"),
         *("api", "__init__", "__main__"),
     ),
 }
@@ -135,12 +139,13 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "flags": ("console",),
     "lookups": (
         *("capability_text", "compare_page", "compare_text"),
-        *("console", "flags", "recipe_check"),
+        *("console", "fetching", "flags", "recipe_check"),
     ),
     "ahead_text": ("display",),
     "run_verbs": ("console", "flags", "runs_text"),
     "runs_text": ("display",),
     "capability_text": ("display",),
+    "fetching": ("display",),
     "proof": ("api", "console", "flags", "proof_text"),
     "proof_text": ("display",),
     "compare_text": ("display",),
@@ -150,7 +155,9 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
 }
 
-HEAVY = frozenset({"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub", "ray"})
+HEAVY = frozenset(
+    {"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub", "pyarrow", "ray"}
+)
 HEAVY_ALLOWED = frozenset(
     {"answer_form", "batching", "generation", "hooks", "model", "prefix_tree"}
     | {"recorded", "scored_rows", "trials"}

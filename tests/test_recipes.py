@@ -16,7 +16,8 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.y*ml"))
 
 
 def test_finds_the_recipes() -> None:
-    tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
+    own = [capabilities.get(name) for name in capabilities.names()]
+    tasks = [one.name for one in own if one.kind == "task" and not one.data]
     assert {f"{name}-smollm2-135m.yaml" for name in tasks} <= {path.name for path in RECIPES}
 
 

@@ -26,9 +26,12 @@ from editor.capabilities.base import (
 )
 from editor.capabilities.copying import COPYING
 from editor.capabilities.coreference import COREFERENCE
+from editor.capabilities.hazards import HAZARDS
 from editor.capabilities.inflection import INFLECTION
+from editor.capabilities.questions import ARC_CHALLENGE, BOOLQ, HELLASWAG, MMLU
 from editor.capabilities.recall import RECALL
 from editor.capabilities.text import ENGLISH, PYTHON
+from editor.capabilities.word_problems import MATH
 from editor.errors import UsageError, nearest
 from editor.recipe import is_file
 
@@ -53,7 +56,11 @@ __all__ = [
 
 _BUILT_IN = {
     capability.name: capability
-    for capability in (RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE, ENGLISH, PYTHON)
+    for capability in (
+        *(RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE),
+        *(MATH, *HAZARDS, HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
+        *(ENGLISH, PYTHON),
+    )
 }
 
 

@@ -77,6 +77,18 @@ class Library(Protocol):
         """
         ...
 
+    def first(self, names: tuple[str, ...]) -> str:
+        """The first of several data sets that is to be had; the name "" is none at all, and is.
+
+        Raises:
+            UsageError: none is.
+        """
+        ...
+
+    def digest(self, name: str) -> str:
+        """sha256 of a data set's rows."""
+        ...
+
 
 @dataclass(frozen=True)
 class Outside:
@@ -159,8 +171,9 @@ class Capability:
     has the model write texts, which is slow and says little under a mask that changes nothing."""
     default_control: bool = True
     """Whether a recipe that names no controls keeps it: each further one costs every run time."""
-    data: tuple[str, ...] = ()
-    """Names of the data sets that the items come from."""
+    data: tuple[str | tuple[str, ...], ...] = ()
+    """Names of the data sets that the items come from; of several together the first that is to be
+    had, where "" stands for doing without."""
     library: Library | None = None
     """Where those are."""
     definition: str = ""
@@ -173,11 +186,38 @@ class Capability:
         Raises:
             UsageError: a data set is not there.
         """
-        if not self.data:
-            return self.make_items()
         if self.library is None:
-            raise ValueError(f"{self.name} is made from data sets, and no library was given")
-        return self.make_items(*map(self.library.rows, self.data))
+            if self.data:
+                raise ValueError(f"{self.name} is made from data sets, and no library was given")
+            return self.make_items()
+        rows = self.library.rows
+        return self.make_items(*(rows(name) if name else () for name in self.data_used))
+
+    @cached_property
+    def data_used(self) -> tuple[str, ...]:
+        """The names of the data sets that the items do come from, one for each in `data`.
+
+        Raises:
+            UsageError: one is not there.
+        """
+        if self.library is None:
+            return ()
+        first = self.library.first
+        return tuple(first(one if isinstance(one, tuple) else (one,)) for one in self.data)
+
+    @property
+    def data_digests(self) -> dict[str, str]:
+        """sha256 of the rows of each data set that the items come from, by its name.
+
+        Raises:
+            UsageError: one is not there.
+        """
+        library = self.library
+        return (
+            {}
+            if library is None
+            else {name: library.digest(name) for name in self.data_used if name}
+        )
 
     @cached_property
     def answers(self) -> tuple[str, ...]:

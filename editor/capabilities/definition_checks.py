@@ -8,7 +8,7 @@ from typing import Protocol
 
 from editor import stats
 from editor.capabilities.base import SPLIT_SHARES
-from editor.capabilities.judges import last_number
+from editor.capabilities.numbers import last_number
 from editor.capabilities.patterns import fault_of
 from editor.capabilities.same_text import plain
 from editor.recipe import FEWEST_ITEMS

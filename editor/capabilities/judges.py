@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from editor.capabilities.numbers import last_number, same_number
 from editor.capabilities.patterns import found
 from editor.capabilities.scorers import Judge
 from editor.records import Item
-
-_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
-_BEFORE_RESULT = re.compile(r".*#### ", re.DOTALL)
-_LAST_POINT = re.compile(r"\.$")
 
 
 def exact(*, ignore_case: bool) -> Judge:
@@ -62,29 +59,6 @@ def words(entries: Sequence[str], *, at_least: int) -> Judge:
         return float(sum(1 for _ in any_of.finditer(text.casefold())) >= at_least)
 
     return judge
-
-
-def last_number(text: str) -> str | None:
-    """The last number as it is written, with its sign, commas and point; None where there is none.
-
-    As the filter "flexible-extract" of lm-eval's GSM8K finds it.
-    """
-    found = [match[1] or match[2] for match in _NUMBER.finditer(text)]
-    return found[-1].strip() if found else None
-
-
-def same_number(text: str, answer: str) -> bool:
-    """Whether the last number of a text is the result of an answer, which may follow `#### `.
-
-    Compared as lm-eval's GSM8K does: as written, without commas, dollar signs and a last point.
-    """
-    found = last_number(text)
-    return found is not None and _bare(found) == _bare(answer)
-
-
-def _bare(text: str) -> str:
-    result = _BEFORE_RESULT.sub("", text.replace(",", "").replace("$", ""))
-    return _LAST_POINT.sub("", result).lower()
 
 
 def _folded(text: str, ignore_case: bool) -> str:

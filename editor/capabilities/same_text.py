@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 
@@ -23,3 +24,8 @@ def plain(text: str) -> str:
         elif part[0].isalpha() or any(one.isdigit() for one in beside):
             kept.append(part)
     return "".join(kept) or text
+
+
+def same_text_key(text: str) -> str:
+    """A key that texts share which are the same up to case, space and punctuation."""
+    return hashlib.sha256(plain(text).encode()).hexdigest()[:24]
