@@ -13,6 +13,7 @@ from editor.capabilities.base import (
     Likelihood,
     Outcome,
     Request,
+    Scorer,
 )
 from editor.records import Item
 
@@ -87,6 +88,42 @@ class Reference:
         assert isinstance(outcome, Likelihood)
         n_tokens = outcome.n_tokens
         return ItemScore(outcome.n_greedy / n_tokens, outcome.logprob / n_tokens, n_tokens)
+
+
+@dataclass(frozen=True)
+class AnyChoice:
+    """How likely it is that the answer is one of an item's choices, all of which are right.
+
+    The choices are different texts, none the beginning of another, so that their probabilities add
+    up.  `exact` tells whether one of them is what greedy decoding writes.
+    """
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return tuple(Continuation(item.prompt, choice) for choice in item.choices)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        found = [outcome for outcome in outcomes if isinstance(outcome, Likelihood)]
+        exact = any(one.n_greedy == one.n_tokens for one in found)
+        likeliest = max(found, key=lambda one: one.logprob)
+        logprob = _log_sum([one.logprob for one in found])
+        return ItemScore(float(exact), logprob, likeliest.n_tokens)
+
+
+@dataclass(frozen=True)
+class ByForm:
+    """One scorer for the usual items, another for those of the transfer form."""
+
+    usual: Scorer
+    transfer: Scorer
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return self._of(item).requests(item, among)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        return self._of(item).score(item, outcomes)
+
+    def _of(self, item: Item) -> Scorer:
+        return self.transfer if item.transfer else self.usual
 
 
 def _numbers(values: Sequence[float]) -> bool:
