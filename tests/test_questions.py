@@ -17,6 +17,7 @@ from editor.capabilities.same_text import same_text_key
 from editor.errors import UsageError
 from editor.library import Library
 from editor.records import Item
+from given_rows import Rows
 
 NAMES = tuple(name for name in capabilities.names() if capabilities.get(name).data)
 HELLASWAG = {
@@ -30,24 +31,6 @@ MMLU = {
     **{"subject": "college_chemistry", "question": " What is NaCl? "},
     **{"choices": ["salt", "sugar", "iron", "water"], "answer": 0},
 }
-
-
-class Rows:
-    """A library of given rows; a data set that has none is not there."""
-
-    def __init__(self, **rows: Sequence[Mapping[str, Any]]) -> None:
-        self._rows = {
-            name.replace("_", "-") if "wmdp" in name else name: of for name, of in rows.items()
-        }
-
-    def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
-        return self._rows[name]
-
-    def first(self, names: tuple[str, ...]) -> str:
-        return next(name for name in names if not name or name in self._rows)
-
-    def digest(self, name: str) -> str:
-        return f"digest of {name}"
 
 
 def made(name: str, **rows: Sequence[Mapping[str, Any]]) -> tuple[Item, ...]:

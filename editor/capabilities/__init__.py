@@ -30,6 +30,7 @@ from editor.capabilities.hazards import HAZARDS
 from editor.capabilities.inflection import INFLECTION
 from editor.capabilities.questions import ARC_CHALLENGE, BOOLQ, HELLASWAG, MMLU
 from editor.capabilities.recall import RECALL
+from editor.capabilities.rhyming import RHYMING
 from editor.capabilities.text import ENGLISH, PYTHON
 from editor.capabilities.word_problems import MATH
 from editor.errors import UsageError, nearest
@@ -58,7 +59,7 @@ _BUILT_IN = {
     capability.name: capability
     for capability in (
         *(RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE),
-        *(MATH, *HAZARDS, HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
+        *(MATH, RHYMING, *HAZARDS, HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
         *(ENGLISH, PYTHON),
     )
 }
