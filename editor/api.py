@@ -60,6 +60,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
     include_path: str | Path | None = _OPTIONS.include_path,
+    allow_code_execution: bool = _OPTIONS.allow_code_execution,
     runs: str | Path = _OPTIONS.runs,
     data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
@@ -101,6 +102,8 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
             under `if __name__ == "__main__":`.  On a Ray cluster by default as many as fit.
         ray: address of a Ray cluster whose machines measure: auto, local, host:port or ray://.
         include_path: folder with tasks of lm-eval's form, for a capability `lm-eval:TASK`.
+        allow_code_execution: run programs that the model writes, contained, where a capability is
+            judged by that.
         runs: folder of all runs.
         cache: folder for conversions, universal heads and data sets.
         data_dir: folder with data sets, beside those that were fetched.
@@ -149,6 +152,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         workers=_workers(workers),
         ray=ray,
         include_path=_path(include_path),
+        allow_code_execution=allow_code_execution,
         force=force,
         new_run=new_run,
         offline=offline,
@@ -181,6 +185,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
     include_path: str | Path | None = _OPTIONS.include_path,
+    allow_code_execution: bool = _OPTIONS.allow_code_execution,
     runs: str | Path = _OPTIONS.runs,
     data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
@@ -221,6 +226,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         workers=_workers(workers),
         ray=ray,
         include_path=_path(include_path),
+        allow_code_execution=allow_code_execution,
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,
@@ -420,6 +426,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
     include_path: str | Path | None = _OPTIONS.include_path,
+    allow_code_execution: bool = _OPTIONS.allow_code_execution,
     runs: str | Path = _OPTIONS.runs,
     data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
@@ -467,6 +474,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         workers=_workers(workers),
         ray=ray,
         include_path=_path(include_path),
+        allow_code_execution=allow_code_execution,
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,

@@ -464,6 +464,14 @@ TRUST = flag(
     help="Run Python code that comes with the model, or with a task of --include-path.",
 )
 
+ALLOW_CODE = flag(
+    "--allow-code-execution",
+    group="Dangerous",
+    is_flag=True,
+    help="Run programs that the model writes, without network and within limits, where a "
+    "capability is judged by that.",
+)
+
 SAYING = stack(
     flag(
         "--json",
@@ -508,7 +516,7 @@ SAYING = stack(
     ),
 )
 FINDING = stack(CACHE, OFFLINE)
-PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, DATA_DIR, FINDING, INCLUDE_PATH)
+PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, DATA_DIR, FINDING, INCLUDE_PATH, ALLOW_CODE)
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
 SEARCHING = stack(
     *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),

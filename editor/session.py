@@ -70,11 +70,15 @@ class Options:
     """Address of a Ray cluster whose machines measure."""
     include_path: Path | None = None
     """A folder with tasks of lm-eval's form, beside its own."""
+    allow_code_execution: bool = False
+    """Run programs that the model writes, contained, where a capability is judged by that."""
 
     @property
     def outside(self) -> Outside:
-        """What capabilities may be made of that are no part of the package."""
-        return Outside(self.include_path, self.trust_remote_code, self.offline)
+        """What capabilities may be made of that are no part of the package, and may do."""
+        return Outside(
+            self.include_path, self.trust_remote_code, self.offline, self.allow_code_execution
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from editor import capabilities
-from editor.capabilities import Capability, Library, Outside
+from editor.capabilities import Capability, Library, Outside, code
 from editor.choose import Control
 from editor.errors import UsageError, nearest
 from editor.measure import Bench, Task
@@ -42,12 +42,13 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
 
     Args:
         library: where data sets are, for capabilities whose items come from one.
-        outside: what tasks of lm-eval may be made of.
+        outside: what tasks of lm-eval may be made of, and whether model-written programs may run.
 
     Raises:
-        UsageError: one is unknown, the target is a text, or a limit names no control.
+        UsageError: one is unknown or runs programs without leave, the target is a text, or a limit
+            names no control.
     """
-    target = capabilities.get(recipe.capability, library, outside)
+    target = _get(recipe.capability, library, outside)
     tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
     if target.kind == "text":
         raise UsageError(
@@ -57,7 +58,7 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
     names = recipe.controls
     if names is None:
         names = tuple(name for name in capabilities.default_controls() if name != target.name)
-    controls = tuple(capabilities.get(name, library, outside) for name in names)
+    controls = tuple(_get(name, library, outside) for name in names)
     kept = [control.name for control in controls]
     if target.name in kept or len(set(kept)) < len(kept):
         raise UsageError(f"one of {target.name} and its controls stands twice: {', '.join(kept)}")
@@ -72,6 +73,11 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
         for control in controls
     }
     return Scope(target, controls, limits)
+
+
+def _get(name: str, library: Library | None, outside: Outside | None) -> Capability:
+    found = capabilities.get(name, library, outside)
+    return code.allow(found, allowed=outside is not None and outside.allow_code_execution)
 
 
 def data_of(what: Scope) -> dict[str, str]:

@@ -41,6 +41,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "datasets",
         *("confirm_text", "confidence_text", "choice_text", "manifest_text"),
         *("family", "unsupported", "coverage", "concentration"),
+        *("sandbox", "jail"),
     ),
     # Formats: where the tensors lie in a file.
     2: (
@@ -96,6 +97,7 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "records": ("errors",),
     "recipe": ("strict_yaml",),
     "responses": ("stats",),
+    "sandbox": ("jail",),
     "confirm_text": ("wording",),
     "confidence_text": ("responses", "wording"),
     "choice_text": ("wording",),

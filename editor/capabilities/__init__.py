@@ -24,6 +24,7 @@ from editor.capabilities.base import (
     TextLikelihood,
     split_of,
 )
+from editor.capabilities.code import CODE, CODE_COMPLETIONS
 from editor.capabilities.copying import COPYING
 from editor.capabilities.coreference import COREFERENCE
 from editor.capabilities.hazards import HAZARDS
@@ -59,7 +60,7 @@ _BUILT_IN = {
     capability.name: capability
     for capability in (
         *(RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE),
-        *(MATH, RHYMING, *HAZARDS, HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
+        *(MATH, RHYMING, CODE, CODE_COMPLETIONS, *HAZARDS, HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
         *(ENGLISH, PYTHON),
     )
 }

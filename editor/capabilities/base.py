@@ -100,6 +100,8 @@ class Outside:
     """Run Python code that such tasks name."""
     offline: bool = False
     """Take data sets from caches only."""
+    allow_code_execution: bool = False
+    """Run programs that the model writes, contained, where that is how they are judged."""
 
 
 class Scorer(Protocol):
