@@ -54,6 +54,7 @@ def main() -> None:
     cls=flags.Verb,
     examples=(
         "editor remove -c recall -m smollm2-135m -o edited",
+        "editor remove -c recall -c copying -m smollm2-135m -o edited",
         "editor remove -c copying -m ./model -o out --max-control-drop english=0.05 --dry-run",
         "editor remove -c recall -m org/name@main -o out --device cuda --json > result.json",
     ),

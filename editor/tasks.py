@@ -35,6 +35,13 @@ class Scope:
     controls: tuple[Capability, ...]
     limits: dict[str, float]
     """The most that each control's metric may worsen."""
+    also: tuple[Capability, ...] = ()
+    """Further targets of the same edit."""
+
+    @property
+    def targets(self) -> tuple[Capability, ...]:
+        """All capabilities to remove, in the order in which heads are chosen for them."""
+        return (self.target, *self.also)
 
 
 def scope(recipe: Recipe, library: Library | None = None) -> Scope:
@@ -44,22 +51,18 @@ def scope(recipe: Recipe, library: Library | None = None) -> Scope:
         library: where data sets are, for capabilities whose items come from one.
 
     Raises:
-        UsageError: one is unknown, the target is a text, or a limit names no control.
+        UsageError: one is unknown, a target is a text, or a limit names no control.
     """
-    target = capabilities.get(recipe.capability, library)
-    tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
-    if target.kind == "text":
-        raise UsageError(
-            f"{target.name} is a control, not a capability that can be removed",
-            f"removable: {', '.join(tasks)}",
-        )
+    target, *also = (_removable(name, library) for name in recipe.targets)
+    targets = [target.name, *(one.name for one in also)]
     names = recipe.controls
     if names is None:
-        names = tuple(name for name in capabilities.default_controls() if name != target.name)
+        names = tuple(name for name in capabilities.default_controls() if name not in targets)
     controls = tuple(capabilities.get(name, library) for name in names)
     kept = [control.name for control in controls]
-    if target.name in kept or len(set(kept)) < len(kept):
-        raise UsageError(f"one of {target.name} and its controls stands twice: {', '.join(kept)}")
+    if len({*targets, *kept}) < len(targets) + len(kept):
+        given = ", ".join(targets)
+        raise UsageError(f"one of {given} and its controls stands twice: {', '.join(kept)}")
     for name in recipe.max_control_drop:
         if name != "default" and name not in kept:
             raise UsageError(f"a limit names {name}, which is no control", nearest(name, kept))
@@ -70,7 +73,18 @@ def scope(recipe: Recipe, library: Library | None = None) -> Scope:
         )
         for control in controls
     }
-    return Scope(target, controls, limits)
+    return Scope(target, controls, limits, tuple(also))
+
+
+def _removable(name: str, library: Library | None) -> Capability:
+    found = capabilities.get(name, library)
+    if found.kind == "text":
+        tasks = [one for one in capabilities.names() if capabilities.get(one).kind == "task"]
+        raise UsageError(
+            f"{found.name} is a control, not a capability that can be removed",
+            f"removable: {', '.join(tasks)}",
+        )
+    return found
 
 
 def scans(asked: Recipe | Settings) -> bool:
@@ -155,17 +169,18 @@ def choose_controls(what: Scope, count: int) -> list[Control]:
 
 
 def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -> list[Judged]:
-    """What validation asks of the test split: target, its transfer form, controls.
+    """What validation asks of the test split: targets, each with its transfer form, and controls.
 
     Args:
-        improve: the target must get better; `min_drop` does not count.
+        improve: the targets must get better; `min_drop` does not count.
     """
-    target = what.target
-    asked = Task(target, _take(target, "test", count))
-    rows = [Judged(asked, "target", None, None if improve else min_drop, rise=improve)]
-    transfer = target.items("test", transfer=True)[:count]
-    if transfer:
-        rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
+    rows: list[Judged] = []
+    for target in what.targets:
+        asked = Task(target, _take(target, "test", count))
+        rows.append(Judged(asked, "target", None, None if improve else min_drop, rise=improve))
+        transfer = target.items("test", transfer=True)[:count]
+        if transfer:
+            rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
     for one in what.controls:
         rows.append(Judged(Task(one, _take(one, "test", count)), "control", what.limits[one.name]))
     return rows

@@ -442,7 +442,7 @@ class TestChangedSettings:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("editor.pipeline.choose", broken_off)
+            patch.setattr("editor.several.choose", broken_off)
             with pytest.raises(KeyboardInterrupt):
                 localize(recipe, options(tmp_path), QUIET)
         changed = recipe_of(known, seed=9)
@@ -460,7 +460,7 @@ class TestChangedSettings:
             raise CapabilityAbsent("no head that naming needs can be removed")
 
         with monkeypatch.context() as patch:
-            patch.setattr("editor.pipeline.choose", finds_nothing)
+            patch.setattr("editor.several.choose", finds_nothing)
             with pytest.raises(CapabilityAbsent):
                 localize(recipe_of(known, seed=9), options(tmp_path), QUIET)
         (folder,) = (tmp_path / "runs").iterdir()
