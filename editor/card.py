@@ -63,6 +63,7 @@ def render_card(manifest: Manifest, base_card: str | None = None) -> str:
         ),
         checks=_checks(manifest),
         shared=several_text.shared_sentence(sharing) if sharing else None,
+        taken=several_text.TAKEN,
         take_columns=several_text.take_columns(sharing) if sharing else (),
         take_rows=several_text.take_rows(sharing) if sharing else (),
         targets=manifest_text.targets(manifest),

@@ -100,8 +100,8 @@ def stages(
     )
     masks = expected_masks(settings.max_heads)
     checks = [(one, min(n_choose, MAX_ITEMS), masks) for one in choosing]
-    # What each head takes of each target alone.
-    add("checks", *checks, *((one, n_choose, most) for one in choosing if n > 1))
+    # What each head takes of each target, alone and last.
+    add("checks", *checks, *((one, n_choose, 2 * most + 1) for one in choosing if n > 1))
     if output:
         judged = tasks.judged(what, settings.test_items, 0.0)
         rows = [one.task for one in judged]

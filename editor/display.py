@@ -101,9 +101,9 @@ def _shared(sharing: Sharing | None) -> list[str]:
     if sharing is None:
         return []
     columns = several_text.take_columns(sharing)
-    rows = [columns, *several_text.take_rows(sharing)]
+    rows = [columns, *several_text.take_rows(sharing, intervals=False)]
     return [
-        "What each head takes alone: share of answers, plus a tenth for each nat",
+        f"What each head takes: {several_text.TAKEN}",
         *map(ascii_text, table(rows, "<" + ">" * (len(columns) - 2) + "<")),
         f"shared  {ascii_text(several_text.shared_sentence(sharing))}",
         "",

@@ -242,12 +242,9 @@ def _localize(run: Run, *, edits: bool) -> Localization:
     excluded = costly_heads(universal, what.limits)
     searches = _searches(run, [one.searching for one in known], excluded)
     choosing = [one.choosing for one in known]
-    plans = _choose(run, choosing, searches)
-    heads = several.union(plans)
+    heads, plans, sharing = _choose(run, choosing, searches)
     say(f"chosen: {', '.join(map(str, heads))}")
-    sharing = None
-    if len(plans) > 1:
-        sharing = several.share(bench, choosing, plans, improve=settings.improve)
+    if sharing is not None:
         say(several_text.shared_sentence(sharing))
     first, *also = map(partial(_part, run), choosing, plans, searches)
     found = {head for one in (first, *also) if one.confidence for head in one.confidence.universal}
@@ -298,7 +295,7 @@ def _searches(
 
 def _choose(
     run: Run, choosing: Sequence[Task], searches: Sequence[tuple[Job, Search]]
-) -> list[EditPlan]:
+) -> several.Chosen:
     """Heads for every target, one target after the other."""
     settings, budget, n = run.settings, run.settings.budget or 0, len(choosing)
     tries = sum(max(budget - job.budget, 0) for job, _ in searches)

@@ -97,7 +97,8 @@ class Recipe(Record):
             found = _SHORT.repr(given)
             raise ValueError(f"capability: expected a name or a list of names, found {found}")
         if len(set(names)) < len(names):
-            raise ValueError(f"capability names one twice: {', '.join(map(str, names))}")
+            found = _SHORT.repr(given)
+            raise ValueError(f"capability: expected each name once, found {found}")
         return names[0] if len(names) == 1 else tuple(names)
 
     @model_validator(mode="after")

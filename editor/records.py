@@ -661,11 +661,13 @@ class Confirmation(Record):
 
 
 class HeadTake(Record):
-    """What a head takes of each of several targets."""
+    """What a head takes of each of several targets: share of answers plus a tenth for each nat."""
 
     head: HeadText
     alone: dict[str, Measured]
-    """By target: what is lost with nothing else out, share of answers plus a tenth for each nat."""
+    """By target, with nothing else out."""
+    last: dict[str, Measured]
+    """By target, with all other chosen heads out before it."""
 
 
 class Sharing(Record):
@@ -673,7 +675,7 @@ class Sharing(Record):
 
     heads: dict[str, tuple[HeadText, ...]]
     """By target: the heads that were chosen for it, and those of the others that surely take
-    something of it too."""
+    something of it too, alone or as the last."""
     shared: tuple[HeadText, ...]
     """Heads of more than one target."""
     takes: tuple[HeadTake, ...]
@@ -684,7 +686,8 @@ class Part(Record):
     """What was found of one target of an edit that removes several."""
 
     plan: EditPlan
-    """Its own heads: those that were out already and take something of it too come first."""
+    """Its heads are those of `Sharing.heads`; its steps those that were chosen for it, or out then
+    and seen to take something."""
     estimates: tuple[Estimate, ...] = ()
     """Left out of editor.json."""
     confidence: Confidence | None = None

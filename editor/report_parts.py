@@ -133,6 +133,7 @@ def sharing(manifest: Manifest) -> dict[str, Any] | None:
         "sentence": several_text.shared_sentence(manifest.sharing),
         "columns": several_text.take_columns(manifest.sharing),
         "rows": several_text.take_rows(manifest.sharing),
+        "caption": f"What each chosen head takes of each capability: {several_text.TAKEN}",
     }
 
 
