@@ -197,3 +197,16 @@ def test_the_two_heads_of_copying_are_found_and_recall_is_kept(place: Place) -> 
     assert copying["edited"] < 0.02
     assert recall["base"] > 0.9
     assert abs(recall["change"]) <= 0.03
+
+
+def test_both_are_removed_by_one_edit_and_share_no_head(place: Place) -> None:
+    found = place.remove("recall", "neither", "-c", "copying", "--max-heads", "2", *FEWER_ITEMS)
+    carriers = place.wired.carriers
+    assert found.heads() == names([*carriers["recall"], *carriers["copying"]])
+    assert found.said["accepted"] is True
+    assert found.said["sharing"]["shared"] == []
+    for name in ("recall", "copying"):
+        assert sorted(found.said["sharing"]["heads"][name]) == names(carriers[name])
+        row = found.row(name, "exact")
+        assert row["role"] == "target" and row["base"] > 0.9
+        assert row["edited"] < 0.02
