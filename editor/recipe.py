@@ -160,7 +160,9 @@ def _beside(recipe: Path, fields: dict[str, Any]) -> dict[str, Any]:
     if "capability" in given:
         named = given["capability"]
         several = isinstance(named, list)
-        given["capability"] = [found(one) for one in named] if several else found(named)
+        given["capability"] = (
+            [*map(found, cast("list[object]", named))] if several else found(named)
+        )
     if isinstance(given.get("controls"), list):
         given["controls"] = [found(name) for name in given["controls"]]
     return given

@@ -19,6 +19,7 @@ from editor.choose import LEAST_TAKE, Terms
 from editor.cli import main
 from editor.measure import Bench, Task
 from editor.methods import METHODS, first_masks
+from editor.recipe import load
 from editor.records import Fingerprint, Head, Localization, Manifest, Settings
 from editor.search import Job
 from editor.several import choose_each, measure_shared
@@ -314,6 +315,12 @@ class TestRefused:
         found["also"] = []
         (folder / "estimate.json").write_text(json.dumps(found))
         assert "other capabilities" in place.run("compare", str(folder), expect=2)
+
+
+def test_files_in_a_list_lie_beside_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("model: m\ncapability: [recall, own.yaml]\n")
+    found = load(tmp_path / "recipe.yaml")
+    assert found.targets == ("recall", str(tmp_path / "own.yaml"))
 
 
 class TestSettings:
