@@ -38,7 +38,7 @@ Limits = float | Mapping[str, float]
 def remove(  # noqa: PLR0913  the flags of the command, one by one
     *,
     model: str | Path,
-    capability: str,
+    capability: str | Sequence[str],
     output: str | Path,
     controls: Sequence[str] | None = _RECIPE.controls,
     max_heads: int = _RECIPE.max_heads,
@@ -76,7 +76,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
 
     Args:
         model: an alias, a Hub id with an optional @revision, a folder, or a .gguf file.
-        capability: what to remove.
+        capability: what to remove; several are removed by one edit, which says what they share.
         output: folder for the new checkpoint.
         controls: capabilities to keep; by default recall, arithmetic, copying, english and python,
             without the one to remove.
@@ -166,7 +166,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
 def localize(  # noqa: PLR0913  the flags of the command, one by one
     *,
     model: str | Path,
-    capability: str,
+    capability: str | Sequence[str],
     controls: Sequence[str] | None = _RECIPE.controls,
     max_heads: int = _RECIPE.max_heads,
     max_control_drop: Limits | None = None,
@@ -415,7 +415,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     *,
     output: str | Path,
     base: str | Path | None = None,
-    capability: str | None = None,
+    capability: str | Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
     max_control_drop: Limits | None = None,
     min_target_drop: float | None = None,

@@ -54,6 +54,7 @@ def main() -> None:
     cls=flags.Verb,
     examples=(
         "editor remove -c recall -m smollm2-135m -o edited",
+        "editor remove -c recall -c copying -m smollm2-135m -o edited",
         "editor remove -c copying -m ./model -o out --max-control-drop english=0.05 --dry-run",
         "editor remove -c recall -m org/name@main -o out --device cuda --json > result.json",
     ),
@@ -386,6 +387,8 @@ def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
     wanted = {key: given.get(key) for key in Recipe.model_fields}
     found = {key: value for key, value in wanted.items() if value not in (None, ())}
+    if len(found.get("capability", ())) == 1:
+        (found["capability"],) = found["capability"]
     if "max_control_drop" in found:
         limits: tuple[tuple[str, float], ...] = found["max_control_drop"]
         found["max_control_drop"] = dict(limits)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from editor import choice_text, confidence_text, confirm_text
-from editor.manifest_text import improves
+from editor import choice_text, confidence_text, confirm_text, several_text
+from editor.manifest_text import improves, targets
 from editor.records import (
     Confidence,
     Confirmation,
@@ -21,23 +21,33 @@ from editor.records import (
     Manifest,
     Removal,
     Result,
+    Sharing,
     Validation,
 )
 from editor.staging import beside
-from editor.wording import ascii_text, form_text, not_numbers_text, one_line, results_table
+from editor.wording import (
+    ascii_text,
+    form_text,
+    listed,
+    not_numbers_text,
+    one_line,
+    results_table,
+)
 
 MAX_EFFECTS = 10
 
 
 def removal_text(removal: Removal, manifest: Manifest) -> str:
     """The end of `remove`: table, verdict, how sure, what changed, where to look."""
-    improve = improves(manifest)
-    expected = choice_text.foreseen(manifest.plan, manifest.validation, improve=improve)
+    improve, each = improves(manifest), manifest.each()
+    expected = [
+        at for one in each for at in choice_text.foreseen(one.plan, one.validation, improve=improve)
+    ]
     return "\n".join(
         [
-            f"{one_line(removal.capability)} in {one_line(removal.model)}: "
+            f"{listed(targets(manifest))} in {one_line(removal.model)}: "
             f"{heads_text(removal.heads)} zeroed" + (" to do better" if improve else ""),
-            f"{removal.evaluations} evaluations of {one_line(removal.capability)}, "
+            f"{removal.evaluations} evaluations of {listed(targets(manifest))}, "
             f"and {removal.scan_evaluations} of the once-a-model scan, {removal.elapsed_s:.0f} s",
             "",
             results_table(removal.results),
@@ -47,10 +57,9 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             *_form(manifest.validation),
             *(f"differs {ascii_text(line)}" for line in choice_text.foreseen_sentences(expected)),
             "",
-            *_sure(manifest.confidence, manifest.confirmation, improve=improve),
-            *_steps(manifest.plan),
+            *_shared(manifest.sharing),
+            *(line for one in each for line in _found(one, named=len(each) > 1)),
             *_scanned(manifest.universal, manifest.scan_evaluations, manifest.over_limit),
-            *_checks(manifest.confirmation, improve=improve),
             "",
             *_changed(manifest),
             f"output  {removal.output}",
@@ -63,30 +72,58 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
 
 def localization_text(found: Localization) -> str:
     """The end of `localize`."""
-    improve = found.improve
-    fit = found.estimates[0].fit_r2 if found.estimates else None
+    improve, each = found.improve, found.each()
+    fit = found.estimates[0].fit_r2 if found.estimates and len(each) == 1 else None
     chosen = ",".join(map(str, found.heads))
     return "\n".join(
         [
-            f"{one_line(found.plan.capability)}: {heads_text(found.heads)} chosen"
+            f"{listed(one.plan.capability for one in each)}: {heads_text(found.heads)} chosen"
             + (" to do better" if improve else ""),
             f"{found.evaluations} evaluations, "
             f"and {found.scan_evaluations} of the once-a-model scan"
             + ("" if fit is None else f", held-out R2 of the additive fit {fit:.2f}"),
             "",
-            *(_effects(found) if found.estimates else []),
-            "",
-            *_sure(found.confidence, found.confirmation, improve=improve),
-            *_not_numbers([*found.estimates, *found.universal.effects]),
-            *_steps(found.plan),
+            *(line for one in each for line in _effects(one, named=len(each) > 1)),
+            *_shared(found.sharing),
+            *(line for one in each for line in _found(one, named=len(each) > 1)),
+            *_not_numbers(
+                [*(at for one in each for at in one.estimates), *found.universal.effects]
+            ),
             *_scanned(found.universal.heads, found.scan_evaluations, found.over_limit),
-            *([f"form    {one_line(found.format_check.sentence)}"] if found.format_check else []),
-            *_checks(found.confirmation, improve=improve),
-            f"why     {found.plan.why}",
             f"write   editor bake -m MODEL --heads {chosen} -o OUT",
             f"run     {found.run}",
         ]
     )
+
+
+def _shared(sharing: Sharing | None) -> list[str]:
+    """Which heads several targets share, and what each takes of each target."""
+    if sharing is None:
+        return []
+    columns = several_text.take_columns(sharing)
+    rows = [columns, *several_text.take_rows(sharing, intervals=False)]
+    return [
+        f"What each head takes: {several_text.TAKEN}",
+        *map(ascii_text, table(rows, "<" + ">" * (len(columns) - 2) + "<")),
+        f"shared  {ascii_text(several_text.shared_sentence(sharing))}",
+        "",
+    ]
+
+
+def _found(one: Manifest | Localization, *, named: bool) -> list[str]:
+    """What is known of one target's heads."""
+    searched = isinstance(one, Localization)
+    improve = one.improve if searched else improves(one)
+    lines = _sure(one.confidence, one.confirmation, improve=improve)
+    lines += _steps(one.plan)
+    if searched and one.format_check:
+        lines.append(f"form    {one_line(one.format_check.sentence)}")
+    lines += _checks(one.confirmation, improve=improve)
+    if searched:
+        lines.append(f"why     {one.plan.why}")
+    if named and one.plan:
+        lines.insert(0, f"for     {one_line(one.plan.capability)}: {heads_text(one.plan.heads)}")
+    return lines
 
 
 def _not_numbers(estimates: Sequence[Estimate]) -> list[str]:
@@ -164,8 +201,12 @@ def _verdict(accepted: bool, reasons: Sequence[str], results: Sequence[Result]) 
 
 def _form(validation: Validation | None) -> list[str]:
     """What of the target's loss is lost form, where it is not a reason already."""
-    form = validation.format_loss if validation else None
-    return [] if form is None or form.kind == "format" else [form_text(form)]
+    if validation is None:
+        return []
+    first = f"{one_line(validation.curve_task)}: " if validation.also else ""
+    forms = [(first, validation.format_loss)]
+    forms += [(f"{one_line(at.task)}: ", at.format_loss) for at in validation.also]
+    return [name + form_text(form) for name, form in forms if form and form.kind != "format"]
 
 
 def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:
@@ -175,12 +216,14 @@ def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:
     return [f"check   {ascii_text(line)}" for line in said]
 
 
-def _effects(found: Localization) -> list[str]:
+def _effects(found: Localization, *, named: bool) -> list[str]:
     """The chosen heads, then the surest effects; negative ones where the model is to do better.
 
     A head of few pools can have a large effect by chance, so the end of the interval that is nearer
     to zero decides.
     """
+    if not found.estimates:
+        return []
     sign = -1 if found.improve else 1
     effects, chosen = found.estimates[0].effects, frozenset(found.heads)
     surest = sorted(effects, key=lambda one: -one.low if sign > 0 else one.high)
@@ -193,7 +236,8 @@ def _effects(found: Localization) -> list[str]:
         sure = () if not fitted else (_share(one.probability), "yes" if one.decided else "no")
         interval = f"{one.low:+.3f} to {one.high:+.3f}"
         rows.append((str(one.head), f"{one.effect:+.3f}", interval, *sure, str(one.n_masks)))
-    return table(rows, "<" + ">" * (len(rows[0]) - 1))
+    title = [f"Effects on {one_line(found.plan.capability)}"] if named else []
+    return [*title, *table(rows, "<" + ">" * (len(rows[0]) - 1)), ""]
 
 
 def _share(value: float | None) -> str:

@@ -193,8 +193,10 @@ def capability(*, required: bool) -> Decorator[Any]:
         *("-c", "--capability"),
         group="Job",
         required=required,
+        multiple=True,
         metavar="NAME",
-        help="What to remove; `editor capabilities` lists the names.",
+        help="What to remove; `editor capabilities` lists the names.  Several are removed by one "
+        "edit: give it once for each.",
     )
 
 

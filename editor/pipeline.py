@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from editor import costs, tasks
+from editor import costs, several, several_text, tasks
 from editor.architecture import check_heads, read_spec
 from editor.baking import describe, read_manifest, write_edit
 from editor.checkpoint import staged, verify_edits
-from editor.choose import Terms, choose, first_candidates
+from editor.choose import Terms, first_candidates
 from editor.confirm import confirm, expected_masks
 from editor.costs import StageCost
 from editor.errors import CheckFailed, UsageError
 from editor.formats import check_format
 from editor.layout import digest_file, source_files
 from editor.measure import Task
-from editor.methods import METHODS, search_budget
+from editor.methods import METHODS, first_masks, search_budget
 from editor.plan import compile_edits
 from editor.progress import Progress
-from editor.recipe import Recipe, refine
+from editor.recipe import Recipe, names_of, refine
 from editor.records import (
     Confirmation,
     EditPlan,
@@ -38,6 +40,7 @@ from editor.records import (
     Localization,
     Manifest,
     ModelSpec,
+    Part,
     Removal,
     Settings,
     UniversalHeads,
@@ -118,19 +121,23 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "confirmation": found.confirmation,
                 "validation": validation,
                 "format_check": found.format_check,
+                "also": tuple(part.model_copy(update={"estimates": ()}) for part in found.also),
+                "sharing": found.sharing,
                 "times": {**times, "total_s": round(time.monotonic() - run.began, 1)},
             }
             manifest = baked.manifest.model_copy(update=measured)
-            page = render_report(manifest, found.estimates, run.opened.spec, found.universal)
+            estimates = (*found.estimates, *(at for part in found.also for at in part.estimates))
+            page = render_report(manifest, estimates, run.opened.spec, found.universal)
             describe(manifest, base, folder, page)
         write_atomic(run.folder.path / REPORT, page)
     return Removal(
         output=str(output),
         run=found.run,
         report=str(output / REPORT),
-        capability=run.what.target.name,
+        capability=", ".join(run.settings.targets),
         model=manifest.base,
         heads=found.heads,
+        sharing=found.sharing,
         evaluations=found.evaluations,
         scan_evaluations=found.scan_evaluations,
         accepted=validation.accepted,
@@ -215,54 +222,115 @@ def _localize(run: Run, *, edits: bool) -> Localization:
     what, settings, bench = run.what, run.settings, run.bench
     say, stage = run.progress.say, run.progress.stage
     ahead = _ahead(run, edits=edits)
-    stage("baseline", 2)
+    stage("baseline", 2 * len(what.targets))
     fresh, began = not len(run.folder.journal), time.monotonic()
-    known = tasks.known(
-        bench,
-        what.target,
-        settings.search_items,
-        settings.choose_items,
-        selected=not settings.improve,
-        dense=settings.score == "logprob",
-    )
+    known = [
+        tasks.known(
+            bench,
+            target,
+            settings.search_items,
+            settings.choose_items,
+            selected=not settings.improve,
+            dense=settings.score == "logprob",
+        )
+        for target in what.targets
+    ]
     if fresh:  # else the journal answered, at no pace of the model's
         say(costs.pace_sentence(ahead, ahead[0].tokens, time.monotonic() - began))
-    check_headroom(known.base_exact, what.target, run.name, improve=settings.improve)
+    for one, target in zip(known, what.targets, strict=True):
+        check_headroom(one.base_exact, target, run.name, improve=settings.improve)
     universal = _universal(run)
     excluded = costly_heads(universal, what.limits)
-    job = _job(run, known.searching, excluded)
-    stage(f"search for the heads of {what.target.name}", job.budget)
-    search = METHODS[settings.method](job)
-    sure = search.confidence()
-    if sure is not None:
-        say(sure.sentence)
-    budget = settings.budget or 0
-    stage("choice under the controls' limits", 2 * max(budget - job.budget, 0))
-    controls = tasks.choose_controls(what, settings.choose_items)
-    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time, job.on_best)
-    plan = choose(bench, known.choosing, controls, search, terms)
-    say(f"chosen: {', '.join(map(str, plan.heads))}")
-    form, confirmation = _checks(run, known.choosing, plan, search)
-    if sure is not None and sure.universal:
-        universal = _come_upon(run, universal, sure.universal)
-    # The choice measured them: they come from the journal.
-    alone = measure_singles(bench, known.choosing, first_candidates(search), settings.score)
+    searches = _searches(run, [one.searching for one in known], excluded)
+    choosing = [one.choosing for one in known]
+    heads, plans, sharing = _choose(run, choosing, searches)
+    say(f"chosen: {', '.join(map(str, heads))}")
+    if sharing is not None:
+        say(several_text.shared_sentence(sharing))
+    first, *also = map(partial(_part, run), choosing, plans, searches)
+    found = {head for one in (first, *also) if one.confidence for head in one.confidence.universal}
+    if found:
+        universal = _come_upon(run, universal, tuple(found))
     record = Localization(
         run=str(run.folder.path),
-        heads=plan.heads,
+        heads=heads,
         improve=settings.improve,
-        evaluations=plan.evaluations,
+        evaluations=sum(plan.evaluations for plan in plans),
         scan_evaluations=universal.evaluations,
         universal=universal,
         over_limit=tuple(sorted(excluded.difference(universal.heads))),
-        estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
-        plan=plan,
-        confidence=sure,
-        format_check=form,
-        confirmation=confirmation,
+        estimates=first.estimates,
+        plan=first.plan,
+        confidence=first.confidence,
+        format_check=first.format_check,
+        confirmation=first.confirmation,
+        also=tuple(also),
+        sharing=sharing,
     )
     write_atomic(run.folder.path / ESTIMATE, record.model_dump_json(indent=1))
     return record
+
+
+def _searches(
+    run: Run, searching: Sequence[Task], excluded: frozenset[Head]
+) -> list[tuple[Job, Search]]:
+    """A search a target, all on the same first masks."""
+    method, n = run.settings.method, len(searching)
+    jobs = [
+        replace(_job(run, task, excluded), turn=turn / n) for turn, task in enumerate(searching, 1)
+    ]
+    if n > 1:
+        run.progress.stage(
+            f"the masks that {n} searches share", n * (1 + len(first_masks(method, jobs[0])))
+        )
+        several.measure_shared(method, jobs)
+    found: list[tuple[Job, Search]] = []
+    for job in jobs:
+        run.progress.stage(f"search for the heads of {job.task.name}", job.budget)
+        found.append((job, METHODS[method](job)))
+        sure = found[-1][1].confidence()
+        if sure is not None:
+            run.progress.say(sure.sentence if n == 1 else f"{job.task.name}: {sure.sentence}")
+    return found
+
+
+def _choose(
+    run: Run, choosing: Sequence[Task], searches: Sequence[tuple[Job, Search]]
+) -> several.Chosen:
+    """Heads for every target, one target after the other."""
+    settings, budget, n = run.settings, run.settings.budget or 0, len(choosing)
+    tries = sum(max(budget - job.budget, 0) for job, _ in searches)
+    run.progress.stage("choice under the controls' limits", 2 * tries)
+    controls = tasks.choose_controls(run.what, settings.choose_items)
+    terms = [
+        Terms(
+            settings.max_heads,
+            budget,
+            job.sign,
+            # What the searches left, target by target.
+            partial(run.out_of_time, 1.0 - 0.5 * (1.0 - turn / n)),
+            job.on_best,
+        )
+        for turn, (job, _) in enumerate(searches, 1)
+    ]
+    return several.choose_each(
+        run.bench, choosing, controls, [search for _, search in searches], terms
+    )
+
+
+def _part(run: Run, choosing: Task, plan: EditPlan, searched: tuple[Job, Search]) -> Part:
+    """What was found of one target, with the checks on its heads."""
+    _, search = searched
+    form, confirmation = _checks(run, choosing, plan, search)
+    # The choice measured them: they come from the journal.
+    alone = measure_singles(run.bench, choosing, first_candidates(search), run.settings.score)
+    return Part(
+        plan=plan,
+        estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
+        confidence=search.confidence(),
+        format_check=form,
+        confirmation=confirmation,
+    )
 
 
 def _ahead(run: Run, *, edits: bool) -> tuple[StageCost, ...]:
@@ -286,8 +354,9 @@ def _checks(
     if not improve:  # it splits losses, of scores that the choice has measured
         form = check_format(bench, asked, plan.heads, first_candidates(search))
     if form is not None:
-        run.progress.say(form.sentence)
-    run.progress.stage("checks on the chosen heads", expected_masks(len(plan.heads)))
+        run.progress.say(f"{asked.name}: {form.sentence}" if run.settings.also else form.sentence)
+    of = f" of {asked.name}" if run.settings.also else ""
+    run.progress.stage(f"checks on the chosen heads{of}", expected_masks(len(plan.heads)))
     spec, seed = run.opened.spec, run.settings.seed
     return form, confirm(bench, asked, plan.heads, spec, seed=seed, improve=improve)
 
@@ -385,7 +454,7 @@ def _require_files(
         UsageError: one is not.
     """
     used: dict[str, set[str]] = {
-        "capability": {changes.get("capability") or recorded.get("capability") or ""},
+        "capability": set(names_of(changes.get("capability") or recorded.get("capability") or ())),
         "control": {*(changes.get("controls") or recorded.get("controls") or ())},
     }
     for flag, names in used.items():
@@ -431,7 +500,11 @@ def _check_data(recorded: Settings | None, found: Settings) -> None:
 def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:
     """The recipe of a recorded edit, with what the user gives instead."""
     settings = manifest.settings
-    recorded = {} if settings is None else settings.model_dump(mode="json", exclude={"data"})
+    recorded = (
+        {} if settings is None else settings.model_dump(mode="json", exclude={"also", "data"})
+    )
+    if settings is not None:
+        recorded["capability"] = settings.targets
     _require_files(recorded.pop("definitions", {}), recorded, changes)
     if not (recorded or changes.get("capability")):
         raise UsageError(

@@ -49,6 +49,7 @@ class Preview(Record):
     not_ready: str
     """Why the model cannot be read yet and what a real run does about it; empty when it can."""
     capability: str
+    """Several with commas between them."""
     limits: dict[str, float]
     """The most that each control may lose."""
     settings: Settings | None
@@ -60,10 +61,10 @@ class Preview(Record):
     n_layers: int | None
     n_heads: int | None
     evaluations: int | None
-    """At most the masks on which the capability is scored, search and choice together; None where
+    """At most the masks on which each capability is scored, search and choice together; None where
     the model is not here."""
     check_masks: int
-    """Masks at most of the checks on the chosen heads."""
+    """Masks at most of the checks on the heads that are chosen for each capability."""
     scan_masks: int | None
     """Masks of the scan for universal heads; 0 when an earlier run has found them."""
     scan_texts: int
@@ -128,7 +129,7 @@ def preview(
         "model": recipe.model,
         "revision": None,
         "not_ready": not_ready,
-        "capability": what.target.name,
+        "capability": ", ".join(one.name for one in what.targets),
         "limits": what.limits,
         "method": recipe.method,
         "improve": recipe.improve,

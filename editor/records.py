@@ -515,6 +515,14 @@ class FormatCheck(Record):
     sentence: str
 
 
+class TargetCurve(Record):
+    """A further target of an edit that removes several."""
+
+    task: str
+    curve: tuple[CurvePoint, ...]
+    format_loss: FormLoss | None = None
+
+
 class Validation(Record):
     """Base files against edited files."""
 
@@ -526,6 +534,8 @@ class Validation(Record):
     samples: tuple[Sample, ...]
     format_loss: FormLoss | None = None
     """What of the target's loss is lost form; None where its scorer cannot tell."""
+    also: tuple[TargetCurve, ...] = ()
+    """The same of further targets."""
     masked_vs_baked: float
     """Largest difference in log-probability, over the target's items, between the base with the
     heads masked and the edited files: 0 when both are the same computation."""
@@ -538,6 +548,8 @@ class Settings(Record):
     """The recipe as it was run: everything that changes a number, nothing that does not."""
 
     capability: str
+    also: tuple[str, ...] = Field(default=(), exclude_if=lambda found: not found)
+    """Further capabilities that the same edit removes; not written where there are none."""
     controls: tuple[str, ...]
     max_heads: int
     max_control_drop: dict[str, float]
@@ -558,6 +570,11 @@ class Settings(Record):
     """By name the sha256 of each capability that a file of the user's defines."""
     data: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
     """By name the sha256 of each data set that items come from."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All capabilities to remove, in the order in which heads are chosen for them."""
+        return (self.capability, *self.also)
 
 
 class Fingerprint(Record):
@@ -645,6 +662,41 @@ class Confirmation(Record):
     """None where no layer of the chosen heads has another head."""
 
 
+class HeadTake(Record):
+    """What a head takes of each of several targets: share of answers plus a tenth for each nat."""
+
+    head: HeadText
+    alone: dict[str, Measured]
+    """By target, with nothing else out."""
+    last: dict[str, Measured]
+    """By target, with all other chosen heads out before it."""
+
+
+class Sharing(Record):
+    """Which heads several targets of one edit share."""
+
+    heads: dict[str, tuple[HeadText, ...]]
+    """By target: the heads that were chosen for it, and those of the others that surely take
+    something of it too, alone or as the last."""
+    shared: tuple[HeadText, ...]
+    """Heads of more than one target."""
+    takes: tuple[HeadTake, ...]
+    """All chosen heads, in the order in which they were chosen."""
+
+
+class Part(Record):
+    """What was found of one target of an edit that removes several."""
+
+    plan: EditPlan
+    """Its heads are those of `Sharing.heads`; its steps those that were chosen for it, or out then
+    and seen to take something."""
+    estimates: tuple[Estimate, ...] = ()
+    """Left out of editor.json."""
+    confidence: Confidence | None = None
+    format_check: FormatCheck | None = None
+    confirmation: Confirmation | None = None
+
+
 class Manifest(Record):
     """`editor.json`: what was done to the base, and what it measured."""
 
@@ -683,8 +735,39 @@ class Manifest(Record):
     confirmation: Confirmation | None = None
     validation: Validation | None = None
     format_check: FormatCheck | None = None
+    also: tuple[Part, ...] = ()
+    """Further targets; heads and evaluations are all targets' together, the rest is the first's."""
+    sharing: Sharing | None = None
+    """None where one capability was removed."""
     times: dict[str, Any]
     """Wall-clock facts, the only part that differs between two runs with one seed."""
+
+    def each(self) -> tuple[Manifest, ...]:
+        """The record as it would be for each target alone; heads and results stay those of all."""
+        settings, validation = self.settings, self.validation
+        if settings is None or not settings.also:
+            return (self,)
+        curves = {at.task: at for at in validation.also} if validation else {}
+
+        def one(name: str, part: Manifest | Part) -> Manifest:
+            at, measured = curves.get(name), validation
+            if measured and at:
+                drawn = {"curve": at.curve, "curve_task": name, "format_loss": at.format_loss}
+                measured = measured.model_copy(update={**drawn, "also": ()})
+            return self.model_copy(
+                update={
+                    **{field: getattr(part, field) for field in _OF_PART},
+                    "settings": settings.model_copy(update={"capability": name, "also": ()}),
+                    "validation": measured,
+                    "also": (),
+                    "sharing": None,
+                }
+            )
+
+        return tuple(map(one, settings.targets, (self, *self.also)))
+
+
+_OF_PART = ("plan", "confidence", "format_check", "confirmation")
 
 
 class Verified(Record):
@@ -772,6 +855,27 @@ class Localization(Record):
     format_check: FormatCheck | None = None
     """None where the capability's answers have no form apart from the right one."""
     confirmation: Confirmation | None = None
+    also: tuple[Part, ...] = ()
+    """Further targets; heads and evaluations are all targets' together, the rest is the first's."""
+    sharing: Sharing | None = None
+    """None where one capability was searched for."""
+
+    def each(self) -> tuple[Localization, ...]:
+        """The record as it would be for each target alone."""
+        if not self.also:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    **{name: getattr(part, name) for name in ("estimates", *_OF_PART)},
+                    "heads": part.plan.heads,
+                    "evaluations": part.plan.evaluations,
+                    "also": (),
+                    "sharing": None,
+                }
+            )
+            for part in (self, *self.also)
+        )
 
 
 class Removal(Record):
@@ -781,8 +885,11 @@ class Removal(Record):
     run: str
     report: str
     capability: str
+    """What was removed; several with commas between them."""
     model: str
     heads: tuple[HeadText, ...]
+    sharing: Sharing | None = None
+    """None where one capability was removed."""
     evaluations: int
     scan_evaluations: int
     accepted: bool

@@ -44,6 +44,8 @@ class Job:
     costs an evaluation."""
     out_of_time: Callable[[float], bool] = lambda share: False
     """Whether that share of the run's time is over."""
+    turn: float = 1.0
+    """Share of the searches' time after which this one must end: several take turns."""
     on_best: Callable[[Sequence[Head]], None] = lambda heads: None
     """Hears which heads look best so far, the best first."""
 
@@ -86,14 +88,7 @@ class PublishedSearch:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        rows = design.stratified(
-            range(len(job.heads)),
-            n_units=len(job.heads),
-            n_masks=job.budget,
-            size=max(1, round(len(job.heads) * 0.02)),
-            seed=job.seed,
-        )
-        self._told, self._response = measure_rows(job, rows)
+        self._told, self._response = measure_rows(job, published_design(job))
         self._X = design.matrix([self._told.rows])
         require_signal(self._response, job.task.name)
         job.on_best(self.rank(())[: job.max_heads])
@@ -126,6 +121,17 @@ class PublishedSearch:
 
     def confidence(self) -> Confidence | None:
         return None
+
+
+def published_design(job: Job) -> Design:
+    """The masks of the published recipe."""
+    return design.stratified(
+        range(len(job.heads)),
+        n_units=len(job.heads),
+        n_masks=job.budget,
+        size=max(1, round(len(job.heads) * 0.02)),
+        seed=job.seed,
+    )
 
 
 class ScanSearch:

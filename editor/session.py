@@ -201,10 +201,11 @@ def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
 
 def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
     """The recipe with every default filled in."""
-    asked = (what.target, *what.controls)
+    asked = (*what.targets, *what.controls)
     return Settings(
         definitions={one.name: one.definition for one in asked if one.definition},
         capability=what.target.name,
+        also=tuple(one.name for one in what.also),
         controls=tuple(control.name for control in what.controls),
         max_heads=recipe.max_heads,
         max_control_drop=what.limits,
@@ -261,7 +262,7 @@ def started(
     with RunDir.open(
         options.runs,
         model=opened.source.name,
-        capability=what.target.name,
+        capability="+".join(settings.targets),
         fingerprint=fingerprint.digest(),
         new_run=options.new_run,
     ) as folder:

@@ -35,6 +35,13 @@ class Scope:
     controls: tuple[Capability, ...]
     limits: dict[str, float]
     """The most that each control's metric may worsen."""
+    also: tuple[Capability, ...] = ()
+    """Further targets of the same edit."""
+
+    @property
+    def targets(self) -> tuple[Capability, ...]:
+        """All capabilities to remove, in the order in which heads are chosen for them."""
+        return (self.target, *self.also)
 
 
 def scope(recipe: Recipe, library: Library | None = None, outside: Outside | None = None) -> Scope:
@@ -45,23 +52,19 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
         outside: what tasks of lm-eval may be made of, and whether model-written programs may run.
 
     Raises:
-        UsageError: one is unknown or runs programs without leave, the target is a text, or a limit
+        UsageError: one is unknown or runs programs without leave, a target is a text, or a limit
             names no control.
     """
-    target = _get(recipe.capability, library, outside)
-    tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
-    if target.kind == "text":
-        raise UsageError(
-            f"{target.name} is a control, not a capability that can be removed",
-            f"removable: {', '.join(tasks)}",
-        )
+    target, *also = (_removable(_get(name, library, outside)) for name in recipe.targets)
+    targets = [target.name, *(one.name for one in also)]
     names = recipe.controls
     if names is None:
-        names = tuple(name for name in capabilities.default_controls() if name != target.name)
+        names = tuple(name for name in capabilities.default_controls() if name not in targets)
     controls = tuple(_get(name, library, outside) for name in names)
     kept = [control.name for control in controls]
-    if target.name in kept or len(set(kept)) < len(kept):
-        raise UsageError(f"one of {target.name} and its controls stands twice: {', '.join(kept)}")
+    if len({*targets, *kept}) < len(targets) + len(kept):
+        given = ", ".join(targets)
+        raise UsageError(f"one of {given} and its controls stands twice: {', '.join(kept)}")
     for name in recipe.max_control_drop:
         if name != "default" and name not in kept:
             raise UsageError(f"a limit names {name}, which is no control", nearest(name, kept))
@@ -72,7 +75,17 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
         )
         for control in controls
     }
-    return Scope(target, controls, limits)
+    return Scope(target, controls, limits, tuple(also))
+
+
+def _removable(found: Capability) -> Capability:
+    if found.kind == "text":
+        tasks = [one for one in capabilities.names() if capabilities.get(one).kind == "task"]
+        raise UsageError(
+            f"{found.name} is a control, not a capability that can be removed",
+            f"removable: {', '.join(tasks)}",
+        )
+    return found
 
 
 def _get(name: str, library: Library | None, outside: Outside | None) -> Capability:
@@ -87,7 +100,7 @@ def data_of(what: Scope) -> dict[str, str]:
         UsageError: a data set is not there, or its rows are no items.
     """
     found: dict[str, str] = {}
-    for one in (what.target, *what.controls):
+    for one in (*what.targets, *what.controls):
         if one.data:
             found |= one.data_digests
             _ = one.all_items
@@ -176,17 +189,18 @@ def choose_controls(what: Scope, count: int) -> list[Control]:
 
 
 def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -> list[Judged]:
-    """What validation asks of the test split: target, its transfer form, controls.
+    """What validation asks of the test split: targets, each with its transfer form, and controls.
 
     Args:
-        improve: the target must get better; `min_drop` does not count.
+        improve: the targets must get better; `min_drop` does not count.
     """
-    target = what.target
-    asked = Task(target, _take(target, "test", count))
-    rows = [Judged(asked, "target", None, None if improve else min_drop, rise=improve)]
-    transfer = target.items("test", transfer=True)[:count]
-    if transfer:
-        rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
+    rows: list[Judged] = []
+    for target in what.targets:
+        asked = Task(target, _take(target, "test", count))
+        rows.append(Judged(asked, "target", None, None if improve else min_drop, rise=improve))
+        transfer = target.items("test", transfer=True)[:count]
+        if transfer:
+            rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
     for one in what.controls:
         rows.append(Judged(Task(one, _take(one, "test", count)), "control", what.limits[one.name]))
     return rows

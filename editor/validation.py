@@ -24,6 +24,7 @@ from editor.records import (
     Role,
     Sample,
     Scores,
+    TargetCurve,
     Validation,
 )
 from editor.wording import form_text
@@ -155,16 +156,20 @@ def _gate(judged: Judged, row: Result) -> Gate:
 
 
 def verdict(
-    results: Sequence[Result], form: FormLoss | None = None
+    results: Sequence[Result],
+    form: FormLoss | None = None,
+    also: Sequence[tuple[str, FormLoss | None]] = (),
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether every limit holds, and what stands against it or is not covered by it.
 
     Args:
         form: what of the target's loss is lost form; where most of it is, the edit has not removed
             the capability.
+        also: the same of further targets, with their names.
     """
-    lost_form = form is not None and form.kind == "format"
-    reasons = [form_text(form)] if form and lost_form else []
+    forms = [("", form), *((f"{name}: ", one) for name, one in also)]
+    reasons = [name + form_text(one) for name, one in forms if one and one.kind == "format"]
+    lost_form = bool(reasons)
     for row in results:
         where = f"{row.task} {row.metric}"
         if row.rise and row.gate == "fail":
@@ -283,31 +288,47 @@ def validate_edit(
     Args:
         base: the base model; also measures the curve over k, with its heads masked.
         edited: the edited files, loaded afresh.
-        rows: the target is the first.
+        rows: a target is the first; further ones are those with a least drop or rise.
         plan: the removed heads, in the order in which they were chosen.
 
     Raises:
         CheckFailed: the edited files do not behave like the base with the heads masked.
     """
-    target = rows[0].task
+    first, *others = [row for row in rows if row is rows[0] or row.min_drop is not None or row.rise]
+    target = first.task
     results: list[Result] = []
     for row in rows:
         (before,) = base.scores(row.task, [()])
         (after,) = edited.scores(row.task, [()])
         results += compare(row, before, after, seed=seed)
     difference = masked_against_baked(base, edited, [row.task for row in rows], plan)
-    whole, baked = base.scores(target, [()])[0], edited.scores(target, [()])[0]
-    # It splits losses: of a gain it would say nothing that is true.
-    form = None if rows[0].rise else form_loss(whole, baked, target.items, seed=seed)
-    accepted, reasons = verdict(results, form)
+    form = _form_loss(base, edited, first, seed=seed)
+    also = tuple(
+        TargetCurve(
+            task=row.task.name,
+            curve=k_curve(base, row.task, spec, plan, seed=seed),
+            format_loss=_form_loss(base, edited, row, seed=seed),
+        )
+        for row in others
+    )
+    accepted, reasons = verdict(results, form, [(one.task, one.format_loss) for one in also])
     return Validation(
         results=tuple(results),
         items={row.task.name: row.task.digest() for row in rows},
         curve=k_curve(base, target, spec, plan, seed=seed),
         curve_task=target.name,
         format_loss=form,
+        also=also,
         samples=samples(base, edited, [row.task for row in rows]),
         masked_vs_baked=difference,
         accepted=accepted,
         reasons=reasons,
     )
+
+
+def _form_loss(base: Bench, edited: Bench, row: Judged, *, seed: int) -> FormLoss | None:
+    """What of a target's loss is lost form: of a gain it would say nothing that is true."""
+    if row.rise:
+        return None
+    (whole,), (baked,) = base.scores(row.task, [()]), edited.scores(row.task, [()])
+    return form_loss(whole, baked, row.task.items, seed=seed)

@@ -39,7 +39,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
             "wording",
         ),
         "datasets",
-        *("confirm_text", "confidence_text", "choice_text", "manifest_text"),
+        *("confirm_text", "confidence_text", "choice_text", "manifest_text", "several_text"),
         *("family", "unsupported", "coverage", "concentration"),
         *("sandbox", "jail"),
     ),
@@ -81,7 +81,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     6: (
         *("engine", "fanout", "processes", "cluster", "workers", "loading"),
         *("measure", "universal", "search", "adaptive", "methods", "choose", "formats"),
-        *("confirm", "validation", "tasks"),
+        *("confirm", "several", "validation", "tasks"),
     ),
     7: ("session", "baking", "verification", "pipeline", "preview", "costs"),
     8: (
@@ -102,6 +102,7 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "confidence_text": ("responses", "wording"),
     "choice_text": ("wording",),
     "manifest_text": ("wording",),
+    "several_text": ("wording",),
     "report": ("report_parts",),
     "patching": ("direct_file",),
     "architecture": ("model_config", "projections", "quantization", "stored_shape"),
@@ -128,6 +129,7 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "methods": ("adaptive", "measure", "search"),
     "choose": ("measure", "search"),
     "confirm": ("measure",),
+    "several": ("choose", "measure", "methods", "search"),
     "formats": ("measure",),
     "validation": ("formats", "measure"),
     "tasks": ("choose", "measure", "validation"),

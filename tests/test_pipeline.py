@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from editor import baking, capabilities, formats, pipeline
+from editor import baking, capabilities, formats, pipeline, several
 from editor.baking import read_manifest
 from editor.errors import CapabilityAbsent, CheckFailed, EditorError, ModelError, UsageError
 from editor.methods import METHODS
@@ -302,12 +302,12 @@ class TestRemove:
     def test_an_edit_that_misses_its_limits_is_written_and_says_so(
         self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = pipeline.choose
+        real = several.choose
 
         def choose_wrongly(*args: Any) -> Any:
             return real(*args).model_copy(update={"heads": (known.shared_head,)})
 
-        monkeypatch.setattr(pipeline, "choose", choose_wrongly)
+        monkeypatch.setattr(several, "choose", choose_wrongly)
         out = tmp_path / "out"
         found = remove(recipe_of(known), out, options(tmp_path), QUIET)
         assert not found.accepted
@@ -442,7 +442,7 @@ class TestChangedSettings:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("editor.pipeline.choose", broken_off)
+            patch.setattr("editor.several.choose", broken_off)
             with pytest.raises(KeyboardInterrupt):
                 localize(recipe, options(tmp_path), QUIET)
         changed = recipe_of(known, seed=9)
@@ -460,7 +460,7 @@ class TestChangedSettings:
             raise CapabilityAbsent("no head that naming needs can be removed")
 
         with monkeypatch.context() as patch:
-            patch.setattr("editor.pipeline.choose", finds_nothing)
+            patch.setattr("editor.several.choose", finds_nothing)
             with pytest.raises(CapabilityAbsent):
                 localize(recipe_of(known, seed=9), options(tmp_path), QUIET)
         (folder,) = (tmp_path / "runs").iterdir()

@@ -248,3 +248,16 @@ def test_a_task_of_lm_eval_is_found_like_the_built_in_one(place: Place) -> None:
     more = ("--runs", str(place.folder / "runs"), "--include-path", str(folder), *KEPT)
     said = place.editor(*job, *more, "--choose-items", "24")
     assert sorted(said["heads"]) == names(place.wired.carriers["recall"])
+
+
+def test_both_are_removed_by_one_edit_and_share_no_head(place: Place) -> None:
+    found = place.remove("recall", "neither", "-c", "copying", "--max-heads", "2", *FEWER_ITEMS)
+    carriers = place.wired.carriers
+    assert found.heads() == names([*carriers["recall"], *carriers["copying"]])
+    assert found.said["accepted"] is True
+    assert found.said["sharing"]["shared"] == []
+    for name in ("recall", "copying"):
+        assert sorted(found.said["sharing"]["heads"][name]) == names(carriers[name])
+        row = found.row(name, "exact")
+        assert row["role"] == "target" and row["base"] > 0.9
+        assert row["edited"] < 0.02
