@@ -49,7 +49,8 @@ def scope(recipe: Recipe, library: Library | None = None, outside: Outside | Non
 
     Args:
         library: where data sets are, for capabilities whose items come from one.
-        outside: what tasks of lm-eval may be made of, and whether model-written programs may run.
+        outside: what tasks of lm-eval may be made of, and whether model-written programs may run;
+            not given where nothing is going to be measured.
 
     Raises:
         UsageError: one is unknown or runs programs without leave, a target is a text, or a limit
@@ -90,7 +91,8 @@ def _removable(found: Capability) -> Capability:
 
 def _get(name: str, library: Library | None, outside: Outside | None) -> Capability:
     found = capabilities.get(name, library, outside)
-    return code.allow(found, allowed=outside is not None and outside.allow_code_execution)
+    # Who only looks a name up runs nothing; without leave the judge refuses all the same.
+    return found if outside is None else code.allow(found, allowed=outside.allow_code_execution)
 
 
 def data_of(what: Scope) -> dict[str, str]:
