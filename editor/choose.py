@@ -61,6 +61,8 @@ class Terms:
     """Hears of the heads chosen so far, in the order of choice."""
     out: tuple[Head, ...] = ()
     """Heads that are out already, chosen for other targets; those that take this one too count."""
+    base: str = ""
+    """What the base scores, in words: said where no head is chosen."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ def _nothing_found(
         hint = "search with more items, or by another --method"
         if terms.sign > 0:
             hint += "; heads that stand in for each other show together, with editor bake --heads"
-    return CapabilityAbsent("; ".join([why, *left_out[:3]]), hint)
+    return CapabilityAbsent("; ".join(filter(None, [why, *left_out[:3], terms.base])), hint)
 
 
 def _why(step: Added, sign: int) -> str:

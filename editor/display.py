@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from editor import choice_text, confidence_text, confirm_text, several_text
+from editor import choice_text, confidence_text, confirm_text, several_text, written_faults
 from editor.manifest_text import improves, targets
 from editor.records import (
     Confidence,
@@ -55,6 +55,7 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             *_verdict(removal.accepted, removal.reasons, removal.results),
             *([] if removal.accepted else [f"The output is kept in {removal.output}, marked so."]),
             *_form(manifest.validation),
+            *_written(manifest.validation),
             *(f"differs {ascii_text(line)}" for line in choice_text.foreseen_sentences(expected)),
             "",
             *_shared(manifest.sharing),
@@ -159,6 +160,7 @@ def validation_text(validation: Validation, edited: str) -> str:
             "",
             *_verdict(validation.accepted, validation.reasons, validation.results),
             *_form(validation),
+            *_written(validation),
             f"masked and baked model differ by at most {validation.masked_vs_baked:g} nats",
             f"checked {edited}",
         ]
@@ -194,7 +196,7 @@ def _verdict(accepted: bool, reasons: Sequence[str], results: Sequence[Result]) 
     else:
         word = (
             "NOT VALIDATED: a limit is broken, the base leaves nothing to tell, or what is lost is "
-            "the form of the answers"
+            "the form of the answers or the ability to write them"
         )
     return [word, *(f"  {one_line(reason)}" for reason in reasons)]
 
@@ -207,6 +209,16 @@ def _form(validation: Validation | None) -> list[str]:
     forms = [(first, validation.format_loss)]
     forms += [(f"{one_line(at.task)}: ", at.format_loss) for at in validation.also]
     return [name + form_text(form) for name, form in forms if form and form.kind != "format"]
+
+
+def _written(validation: Validation | None) -> list[str]:
+    """What is wrong with the target's texts."""
+    if validation is None:
+        return []
+    first = f"{one_line(validation.curve_task)}: " if validation.also else ""
+    found = [(first, validation.written)]
+    found += [(f"{one_line(at.task)}: ", at.written) for at in validation.also]
+    return [name + written_faults.sentence(written) for name, written in found if written]
 
 
 def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from editor.engine import Ask, Engine, InProcess, Job, Maskable, Slopes
 from editor.errors import CapabilityAbsent
 from editor.interrupts import finishing
 from editor.records import Fill, Head, Item, Mask, Measurement, Scores
+
+T = TypeVar("T")
 
 N_TRIES = 10
 """Candidates that the choice tries at once."""
@@ -316,10 +318,11 @@ def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None
         n_tokens=tuple(one.n_tokens for one in scored),
         form=_all_known(one.form for one in scored),
         first=_all_known(one.first for one in scored),
+        faults=_all_known(one.fault for one in scored),
     )
 
 
-def _all_known(values: Iterable[float | None]) -> tuple[float, ...] | None:
+def _all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:
     """The values, or None where the scorer does not have one for every item."""
     given = tuple(values)
     known = tuple(value for value in given if value is not None)

@@ -61,7 +61,7 @@ from editor.source import Source
 from editor.staging import MANIFEST, REPORT, check_output, check_space
 from editor.store import ESTIMATE, Journal, write_atomic
 from editor.universal import UNIVERSAL_NATS, costly_heads, find_universal, measure_singles
-from editor.validation import check_headroom, validate_edit
+from editor.validation import base_text, check_headroom, validate_edit
 from editor.weights import is_gguf
 
 
@@ -243,7 +243,7 @@ def _localize(run: Run, *, edits: bool) -> Localization:
     excluded = costly_heads(universal, what.limits)
     searches = _searches(run, [one.searching for one in known], excluded)
     choosing = [one.choosing for one in known]
-    heads, plans, sharing = _choose(run, choosing, searches)
+    heads, plans, sharing = _choose(run, known, searches)
     say(f"chosen: {', '.join(map(str, heads))}")
     if sharing is not None:
         say(several_text.shared_sentence(sharing))
@@ -295,10 +295,10 @@ def _searches(
 
 
 def _choose(
-    run: Run, choosing: Sequence[Task], searches: Sequence[tuple[Job, Search]]
+    run: Run, known: Sequence[tasks.Known], searches: Sequence[tuple[Job, Search]]
 ) -> several.Chosen:
     """Heads for every target, one target after the other."""
-    settings, budget, n = run.settings, run.settings.budget or 0, len(choosing)
+    settings, budget, n = run.settings, run.settings.budget or 0, len(known)
     tries = sum(max(budget - job.budget, 0) for job, _ in searches)
     run.progress.stage("choice under the controls' limits", 2 * tries)
     controls = tasks.choose_controls(run.what, settings.choose_items)
@@ -310,11 +310,16 @@ def _choose(
             # What the searches left, target by target.
             partial(run.out_of_time, 1.0 - 0.5 * (1.0 - turn / n)),
             job.on_best,
+            base=f"the base scores {base_text(known[turn - 1].base_exact, target)}",
         )
-        for turn, (job, _) in enumerate(searches, 1)
+        for turn, (target, (job, _)) in enumerate(zip(run.what.targets, searches, strict=True), 1)
     ]
     return several.choose_each(
-        run.bench, choosing, controls, [search for _, search in searches], terms
+        run.bench,
+        [one.choosing for one in known],
+        controls,
+        [search for _, search in searches],
+        terms,
     )
 
 

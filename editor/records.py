@@ -202,6 +202,8 @@ class Scores(Record):
     no such class, or the journal is from before there was one."""
     first: tuple[float, ...] | None = None
     """Log-probability of the right answer up to the token in which the answers part."""
+    faults: tuple[str, ...] | None = Field(default=None, exclude_if=lambda found: found is None)
+    """What is wrong with each written text, "" where nothing is; None where none was asked for."""
 
 
 class Measurement(Record):
@@ -515,12 +517,39 @@ class FormatCheck(Record):
     sentence: str
 
 
+class FaultCounts(Record):
+    """How many written answers are none."""
+
+    refusal: int
+    loop: int
+    gibberish: int
+    empty: int
+
+    @property
+    def broken(self) -> int:
+        """All but the refusals: the model does not write any more."""
+        return self.loop + self.gibberish + self.empty
+
+
+class WrittenFaults(Record):
+    """What is wrong with the texts that the base and the edited model wrote for the target."""
+
+    n: int
+    base: FaultCounts
+    edited: FaultCounts
+    lost: int
+    """Items that score lower after the edit."""
+    lost_faulty: int
+    """Of those, with a fault that the base's text did not have."""
+
+
 class TargetCurve(Record):
     """A further target of an edit that removes several."""
 
     task: str
     curve: tuple[CurvePoint, ...]
     format_loss: FormLoss | None = None
+    written: WrittenFaults | None = Field(default=None, exclude_if=lambda found: found is None)
 
 
 class Validation(Record):
@@ -536,6 +565,8 @@ class Validation(Record):
     """What of the target's loss is lost form; None where its scorer cannot tell."""
     also: tuple[TargetCurve, ...] = ()
     """The same of further targets."""
+    written: WrittenFaults | None = Field(default=None, exclude_if=lambda found: found is None)
+    """Refusals, loops and the like among the target's texts; None where it asks for none."""
     masked_vs_baked: float
     """Largest difference in log-probability, over the target's items, between the base with the
     heads masked and the edited files: 0 when both are the same computation."""
@@ -753,6 +784,7 @@ class Manifest(Record):
             at, measured = curves.get(name), validation
             if measured and at:
                 drawn = {"curve": at.curve, "curve_task": name, "format_loss": at.format_loss}
+                drawn |= {"written": at.written}
                 measured = measured.model_copy(update={**drawn, "also": ()})
             return self.model_copy(
                 update={

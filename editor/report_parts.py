@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from editor import choice_text, confidence_text, confirm_text, several_text, wording
+from editor import choice_text, confidence_text, confirm_text, several_text, wording, written_faults
 from editor.charts import HeadMap, grid_of, head_map, strip_of
 from editor.manifest_text import improves
 from editor.records import (
@@ -204,6 +204,8 @@ def form(manifest: Manifest) -> tuple[list[tuple[str, str]], list[tuple[str, ...
     measured = manifest.validation.format_loss if manifest.validation else None
     said = [("Where the heads were chosen", check.sentence)] if check else []
     said += [("Where the edit was measured", wording.form_text(measured))] if measured else []
+    written = manifest.validation.written if manifest.validation else None
+    said += [("What the models wrote", written_faults.sentence(written))] if written else []
     rows = [
         (str(at.head), how, *_losses(at), at.kind)
         for how, effects in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +27,10 @@ from editor.records import (
     Scores,
     TargetCurve,
     Validation,
+    WrittenFaults,
 )
 from editor.wording import form_text
+from editor.written_faults import objection, written_faults
 
 N_RANDOM_SETS = 3
 CURVE_ITEMS = 100
@@ -73,17 +76,24 @@ def check_headroom(
                 "choose another capability or model, or ask more items (--search-items)",
             )
         return
-    score, floor = float(np.mean(exact)), capability.floor
-    errors = stats.above_floor(score, floor, len(exact))
+    errors = stats.above_floor(float(np.mean(exact)), capability.floor, len(exact))
     if errors < stats.HEADROOM_ERRORS:
-        low, high = stats.wilson(score, len(exact))
         raise CapabilityAbsent(
-            f"{model} does not show {capability.name}: exact {score:.3f} [{low:.3f}, {high:.3f}] "
-            f"on {len(exact)} items, floor {floor:.3f}, {errors:.1f} standard errors above it "
-            f"({stats.HEADROOM_ERRORS:g} are needed)",
+            f"{model} does not show {capability.name}: {base_text(exact, capability)}, "
+            f"{errors:.1f} standard errors above it ({stats.HEADROOM_ERRORS:g} are needed)",
             "choose a model that has the capability; with few items, ask more of them "
             "(--search-items, --choose-items)",
         )
+
+
+def base_text(exact: Sequence[float], capability: Capability) -> str:
+    """The base model's score with its 95 % interval, and the floor."""
+    score = float(np.mean(exact))
+    low, high = stats.wilson(score, len(exact))
+    return (
+        f"exact {score:.3f} [{low:.3f}, {high:.3f}] on {len(exact)} items, "
+        f"floor {capability.floor:.3f}"
+    )
 
 
 def compare(judged: Judged, base: Scores, edited: Scores, *, seed: int) -> list[Result]:
@@ -155,21 +165,35 @@ def _gate(judged: Judged, row: Result) -> Gate:
     return "unsure" if sign * worst > sign * limit else "pass"
 
 
+class HowLost(NamedTuple):
+    """What is behind the loss of a target."""
+
+    name: str
+    """Of the target, where there are several."""
+    form: FormLoss | None = None
+    """What of it is lost form; where most of it is, the edit has not removed the capability."""
+    written: WrittenFaults | None = None
+    """What is wrong with the texts; where the edit broke them, neither has it."""
+
+    def objections(self) -> list[str]:
+        """Why the loss is no removal."""
+        found = [form_text(self.form)] if self.form and self.form.kind == "format" else []
+        broken = objection(self.written)
+        found += [broken] if broken else []
+        return [f"{self.name}: {one}" if self.name else one for one in found]
+
+
 def verdict(
     results: Sequence[Result],
-    form: FormLoss | None = None,
-    also: Sequence[tuple[str, FormLoss | None]] = (),
+    losses: Sequence[HowLost] = (),
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether every limit holds, and what stands against it or is not covered by it.
 
     Args:
-        form: what of the target's loss is lost form; where most of it is, the edit has not removed
-            the capability.
-        also: the same of further targets, with their names.
+        losses: what is behind the loss of each target.
     """
-    forms = [("", form), *((f"{name}: ", one) for name, one in also)]
-    reasons = [name + form_text(one) for name, one in forms if one and one.kind == "format"]
-    lost_form = bool(reasons)
+    reasons = [one for loss in losses for one in loss.objections()]
+    denied = bool(reasons)
     for row in results:
         where = f"{row.task} {row.metric}"
         if row.rise and row.gate == "fail":
@@ -195,7 +219,7 @@ def verdict(
                 f"within the limit but not surely: {where} changed by {row.change:+.3f} "
                 f"[{low:+.3f}, {high:+.3f}], the limit is {row.limit:+.3f}"
             )
-    accepted = not lost_form and not any(
+    accepted = not denied and not any(
         row.gate == "fail" or (row.gate == "floor" and row.role == "target") for row in results
     )
     return accepted, tuple(reasons)
@@ -302,23 +326,25 @@ def validate_edit(
         (after,) = edited.scores(row.task, [()])
         results += compare(row, before, after, seed=seed)
     difference = masked_against_baked(base, edited, [row.task for row in rows], plan)
-    form = _form_loss(base, edited, first, seed=seed)
+    losses = [_how_lost(base, edited, row, seed=seed) for row in (first, *others)]
     also = tuple(
         TargetCurve(
             task=row.task.name,
             curve=k_curve(base, row.task, spec, plan, seed=seed),
-            format_loss=_form_loss(base, edited, row, seed=seed),
+            format_loss=loss.form,
+            written=loss.written,
         )
-        for row in others
+        for row, loss in zip(others, losses[1:], strict=True)
     )
-    accepted, reasons = verdict(results, form, [(one.task, one.format_loss) for one in also])
+    accepted, reasons = verdict(results, losses if others else [losses[0]._replace(name="")])
     return Validation(
         results=tuple(results),
         items={row.task.name: row.task.digest() for row in rows},
         curve=k_curve(base, target, spec, plan, seed=seed),
         curve_task=target.name,
-        format_loss=form,
+        format_loss=losses[0].form,
         also=also,
+        written=losses[0].written,
         samples=samples(base, edited, [row.task for row in rows]),
         masked_vs_baked=difference,
         accepted=accepted,
@@ -326,9 +352,10 @@ def validate_edit(
     )
 
 
-def _form_loss(base: Bench, edited: Bench, row: Judged, *, seed: int) -> FormLoss | None:
-    """What of a target's loss is lost form: of a gain it would say nothing that is true."""
+def _how_lost(base: Bench, edited: Bench, row: Judged, *, seed: int) -> HowLost:
+    """What is behind a target's loss: of a gain it would say nothing that is true."""
     if row.rise:
-        return None
+        return HowLost(row.task.name)
     (whole,), (baked,) = base.scores(row.task, [()]), edited.scores(row.task, [()])
-    return form_loss(whole, baked, row.task.items, seed=seed)
+    form = form_loss(whole, baked, row.task.items, seed=seed)
+    return HowLost(row.task.name, form, written_faults(whole, baked))

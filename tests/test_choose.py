@@ -55,7 +55,8 @@ def search_of(bench: Bench, task: Task, **how: Any) -> tuple[Search, Terms]:
         sign=sign,
         out_of_time=out_of_time,
     )
-    return SEARCHES[method](job), Terms(max_heads, budget, sign, out_of_time)
+    terms = Terms(max_heads, budget, sign, out_of_time, base="the base scores 0.9")
+    return SEARCHES[method](job), terms
 
 
 @pytest.fixture(autouse=True)
@@ -188,7 +189,7 @@ def test_no_head_that_may_go_is_an_absent_capability_with_the_figures(method: st
     with pytest.raises(CapabilityAbsent) as caught:
         run(target={**FAINT, **needed}, copying={A: 5.0, B: 5.0}, method=method)
     assert caught.value.exit_code == 5
-    for part in ("recall", "L1H2", "copying would worsen by", "limit 0.05"):
+    for part in ("recall", "L1H2", "copying would worsen by", "limit 0.05", "base scores 0.9"):
         assert part in caught.value.message
     assert caught.value.hint
 

@@ -40,6 +40,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         ),
         "datasets",
         *("confirm_text", "confidence_text", "choice_text", "manifest_text", "several_text"),
+        "written_faults",
         *("family", "unsupported", "coverage", "concentration"),
         *("sandbox", "jail"),
     ),

@@ -32,6 +32,7 @@ from editor.capabilities.inflection import INFLECTION
 from editor.capabilities.questions import ARC_CHALLENGE, BOOLQ, HELLASWAG, MMLU
 from editor.capabilities.recall import RECALL
 from editor.capabilities.rhyming import RHYMING
+from editor.capabilities.swearing import SWEARING, SWEARING_COMPLETIONS
 from editor.capabilities.text import ENGLISH, PYTHON
 from editor.capabilities.word_problems import MATH
 from editor.errors import UsageError, nearest
@@ -60,7 +61,8 @@ _BUILT_IN = {
     capability.name: capability
     for capability in (
         *(RECALL, ARITHMETIC, COPYING, INFLECTION, COREFERENCE),
-        *(MATH, RHYMING, CODE, CODE_COMPLETIONS, *HAZARDS, HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
+        *(SWEARING, SWEARING_COMPLETIONS, RHYMING, MATH, CODE, CODE_COMPLETIONS, *HAZARDS),
+        *(HELLASWAG, BOOLQ, ARC_CHALLENGE, MMLU),
         *(ENGLISH, PYTHON),
     )
 }

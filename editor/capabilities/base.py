@@ -64,6 +64,9 @@ class ItemScore(NamedTuple):
     form: float | None = None
     """`Likelihood.form`, where the item has one."""
     first: float | None = None
+    fault: str | None = None
+    """What is wrong with the written text (`text_faults.Fault`), "" where nothing is; None where
+    none was asked for."""
 
 
 class Library(Protocol):

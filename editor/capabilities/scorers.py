@@ -15,6 +15,7 @@ from editor.capabilities.base import (
     Request,
     Scorer,
 )
+from editor.capabilities.text_faults import fault
 from editor.records import Item
 
 Judge = Callable[[str, Item], float]
@@ -66,11 +67,12 @@ class Written:
 
     def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
         text = next(outcome for outcome in outcomes if isinstance(outcome, str))
-        exact = self.judge(text, item)
+        scored = ItemScore(self.judge(text, item), 0.0, 1, fault=fault(text) or "")
         for outcome in outcomes:
             if isinstance(outcome, Likelihood):
-                return ItemScore(exact, outcome.logprob / outcome.n_tokens, outcome.n_tokens)
-        return ItemScore(exact, 0.0, 1)
+                per_token = outcome.logprob / outcome.n_tokens
+                return scored._replace(logprob=per_token, n_tokens=outcome.n_tokens)
+        return scored
 
 
 @dataclass(frozen=True)
