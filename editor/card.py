@@ -59,7 +59,7 @@ def render_card(manifest: Manifest, base_card: str | None = None) -> str:
         rows=[_card_row(at) for at in wording.ordered(results)],
         sure=" ".join(_named(one, each) + said for one in each if (said := _sure(one))),
         scanned=confidence_text.scan_text(
-            manifest.universal, manifest.scan_evaluations, manifest.over_limit
+            manifest.universal, manifest.scan_evaluations, manifest.over_limit, manifest.not_numbers
         ),
         checks=_checks(manifest),
         shared=several_text.shared_sentence(sharing) if sharing else None,

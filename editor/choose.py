@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from editor import stats
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, TimeUp
 from editor.measure import GRADIENT_COST, MORE_TIME, N_TRIES, Bench, Task, as_mask
 from editor.records import Added, EditPlan, Head, Item, Mask, Measured, Metric, Predicted, Scores
 from editor.responses import item_losses
@@ -144,6 +144,7 @@ def choose(
 
     Raises:
         CapabilityAbsent: no candidate can be removed inside the limits.
+        TimeUp: the time is up before one was tried.
     """
     ordered = sorted(controls, key=lambda control: control.task.capability.kind != "text")
     tasks = [target, *(control.task for control in ordered)]
@@ -237,10 +238,10 @@ def _added(head: Head, added: Array, alone: Array, items: Sequence[Item]) -> Add
 
 def _nothing_found(
     target: str, gains: Mapping[Head, float], left_out: Sequence[str], terms: Terms
-) -> CapabilityAbsent:
+) -> CapabilityAbsent | TimeUp:
     """Why no head was chosen, and what to do about it."""
     if not gains and terms.out_of_time():
-        return CapabilityAbsent(
+        return TimeUp(
             f"no head of {target} was tried for removal: the time was up before",
             MORE_TIME,
         )

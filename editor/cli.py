@@ -29,7 +29,7 @@ Start with:
 \b
 Exit codes: 0 done and accepted, 1 a fault, 2 wrong usage or recipe, 3 the model
 or a disk cannot be used, 4 a check failed (the output is kept, marked NOT VALIDATED),
-5 the capability is not there, 130 interrupted.
+5 the capability is not there, 6 the time of --max-hours was up, 130 interrupted.
 
 \b
 Completion for bash: eval "$(_EDITOR_COMPLETE=bash_source editor)"

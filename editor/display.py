@@ -5,7 +5,7 @@ Texts only; the console strips what a model or a file name could do to a termina
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from editor import choice_text, confidence_text, confirm_text, several_text, written_faults
@@ -14,11 +14,11 @@ from editor.records import (
     Confidence,
     Confirmation,
     EditPlan,
-    Estimate,
     FileDigest,
     Head,
     Localization,
     Manifest,
+    Mask,
     Removal,
     Result,
     Sharing,
@@ -60,7 +60,8 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             "",
             *_shared(manifest.sharing),
             *(line for one in each for line in _found(one, named=len(each) > 1)),
-            *_scanned(manifest.universal, manifest.scan_evaluations, manifest.over_limit),
+            *_not_numbers(manifest.not_numbers),
+            *_scanned(manifest, manifest.universal),
             "",
             *_changed(manifest),
             f"output  {removal.output}",
@@ -87,10 +88,8 @@ def localization_text(found: Localization) -> str:
             *(line for one in each for line in _effects(one, named=len(each) > 1)),
             *_shared(found.sharing),
             *(line for one in each for line in _found(one, named=len(each) > 1)),
-            *_not_numbers(
-                [*(at for one in each for at in one.estimates), *found.universal.effects]
-            ),
-            *_scanned(found.universal.heads, found.scan_evaluations, found.over_limit),
+            *_not_numbers(found.not_numbers),
+            *_scanned(found, found.universal.heads),
             f"write   editor bake -m MODEL --heads {chosen} -o OUT",
             f"run     {found.run}",
         ]
@@ -127,12 +126,10 @@ def _found(one: Manifest | Localization, *, named: bool) -> list[str]:
     return lines
 
 
-def _not_numbers(estimates: Sequence[Estimate]) -> list[str]:
+def _not_numbers(by_task: Mapping[str, Sequence[Mask]]) -> list[str]:
     """A line on each task of which some masks told nothing."""
     return [
-        f"faults  {one_line(found.task)}: {not_numbers_text(found.not_numbers)}"
-        for found in estimates
-        if found.not_numbers
+        f"faults  {one_line(task)}: {not_numbers_text(masks)}" for task, masks in by_task.items()
     ]
 
 
@@ -271,8 +268,10 @@ def _steps(plan: EditPlan | None) -> list[str]:
     return [f"others  {ascii_text(line)}" for line in said]
 
 
-def _scanned(heads: Sequence[Head], n_scanned: int | None, over_limit: Sequence[Head]) -> list[str]:
-    said = confidence_text.scan_text(heads, n_scanned, over_limit)
+def _scanned(found: Manifest | Localization, universal: Sequence[Head]) -> list[str]:
+    said = confidence_text.scan_text(
+        universal, found.scan_evaluations, found.over_limit, found.not_numbers
+    )
     return [f"text    {ascii_text(said)}"] if said else []
 
 

@@ -59,6 +59,12 @@ class CapabilityAbsent(EditorError):
     exit_code = 5
 
 
+class TimeUp(EditorError):
+    """`--max-hours` ended the run before it had a result; the same command goes on."""
+
+    exit_code = 6
+
+
 class WorkersLost(EditorError):
     """Processes or machines that measure died, and the run cannot go on without them."""
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from editor.answer_form import Begun, Form, begun, parting
 from editor.batching import Batches, shape_of
 from editor.capabilities.base import Continuation, Likelihood, Request
-from editor.errors import CapabilityAbsent, ModelError, UsageError
+from editor.errors import ModelError, UsageError
 from editor.generation import Prompt, StopStrings, Writer, before, stop_tokens
 from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
 from editor.prefix_tree import (
@@ -54,8 +54,6 @@ SCORED_A_CHUNK = 32
 """Positions whose logits are in float32 at once: 32 x 50,000 x 4 bytes stay in a CPU's cache."""
 PROBED_TOKENS = 16
 """Length of the rows on which it is tried whether layers can be spared."""
-
-_DAMAGED = "the model is damaged, or its dtype overflows: try --dtype float32"
 
 
 class MaskableModel:
@@ -126,8 +124,8 @@ class MaskableModel:
             its log-probability may be no number.
 
         Raises:
-            ModelError: a request is longer than the model.
-            CapabilityAbsent: a log-probability is not a number with nothing knocked out.
+            ModelError: a request is longer than the model, or a log-probability is not a number
+                with nothing knocked out.
         """
         encoded = [self._encode(index, request) for index, request in enumerate(requests)]
         out: list[list[Likelihood | None]] = [[None] * len(requests) for _ in masks]
@@ -195,7 +193,19 @@ class MaskableModel:
     def _require_numbers(self, group: Sequence[Row | Tree]) -> None:
         """Tell a damaged model from one that is fine until some mask's heads are out."""
         if _any_bad(self._score_batch(group, [()])):
-            raise CapabilityAbsent("a log-probability is not a finite number", _DAMAGED)
+            raise self._damaged("a log-probability")
+
+    def _damaged(self, what: str) -> ModelError:
+        """That the model as it is yields no numbers, and where that may come from."""
+        bad = (n for n, at in self._model.named_parameters() if not bool(at.isfinite().all()))
+        tensor = next(bad, None)
+        if tensor is not None:
+            why, hint = f": {tensor} has weights that are none", "get the checkpoint anew"
+        elif self._model.dtype == torch.float32:
+            why, hint = "", "the model cannot be used: it overflows in float32"
+        else:
+            why, hint = f" in {self._model.dtype}", "the dtype may overflow: try --dtype float32"
+        return ModelError(f"{what} is not a finite number with nothing knocked out{why}", hint)
 
     @torch.inference_mode()
     def _means_of(self, encoded: Sequence[Encoded]) -> dict[int, Tensor]:
@@ -262,11 +272,11 @@ class MaskableModel:
         log-probabilities loses when the head is knocked out.
 
         Returns:
-            One list a layer of `ModelSpec.layers`, one sum over the requests a head.
+            One list a layer of `ModelSpec.layers`, one sum over the requests a head; it may be no
+            number where all scores are.
 
         Raises:
             ModelError: a request is longer than the model.
-            CapabilityAbsent: a derivative is not a number.
         """
         encoded = [self._encode(index, request) for index, request in enumerate(requests)]
         total = [torch.zeros(at.n_heads) for at, _ in self._layers]
@@ -276,7 +286,6 @@ class MaskableModel:
                 so_far.add_(more)
 
         self._batches.each("gradient", shared_rows(encoded), work)
-        _check_finite(torch.cat(total), "the gradient by a head")
         return [one.tolist() for one in total]
 
     def generate(
@@ -297,8 +306,8 @@ class MaskableModel:
             None stands where what the next token could be is no number with these heads out.
 
         Raises:
-            ModelError: a prompt is empty or fills the model's context.
-            CapabilityAbsent: it is no number with nothing knocked out.
+            ModelError: a prompt is empty or fills the model's context, or what comes next is no
+                number with nothing knocked out.
         """
         ids = [self._prompt_to_go_on(n, prompt) for n, prompt in enumerate(prompts)]
         rooms = [self._room(one, max_new_tokens) for one in ids]
@@ -319,7 +328,7 @@ class MaskableModel:
             self._batches.each("generate", alike, work)
         for row in rows:
             if wrote[row.place] is None and not row.mask:
-                raise CapabilityAbsent("what comes next is not a finite number", _DAMAGED)
+                raise self._damaged("what comes next")
         known = [new or [] for new in wrote]
         decoded = self._tokenizer.batch_decode(known, skip_special_tokens=True) if known else []
         texts = [
@@ -537,10 +546,11 @@ def _check_device(device: str) -> None:
             )
         return
     try:
-        torch.empty(0, device=device)
+        # Asked for a value: on `meta` there is none.
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UsageError(
-            f"the device {device!r} cannot be used: {_first_line(error)}",
+            f"the device {device!r} cannot be used: {_first_line(error)[:200]}",
             "--device takes what this torch has, such as cpu or cuda, or auto for several GPUs",
         ) from error
 
@@ -591,11 +601,6 @@ def _log_likelihood(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tenso
     picked = logits[batch.at, batch.targets].float()
     greedy = likeliest[batch.at] == batch.targets
     return (picked - norm[batch.at]).double().cpu(), greedy.cpu(), norm
-
-
-def _check_finite(values: Tensor, what: str) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise CapabilityAbsent(f"{what} is not a finite number", _DAMAGED)
 
 
 def _any_bad(found: Sequence[Likelihood]) -> bool:

@@ -6,6 +6,7 @@ remove:    localize -> bake -> validate -> report -> rename
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -116,6 +117,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "scan_evaluations": found.scan_evaluations,
                 "universal": found.universal.heads,
                 "over_limit": found.over_limit,
+                "not_numbers": found.not_numbers,
                 "plan": found.plan,
                 "confidence": found.confidence,
                 "confirmation": found.confirmation,
@@ -243,7 +245,8 @@ def _localize(run: Run, *, edits: bool) -> Localization:
     excluded = costly_heads(universal, what.limits)
     searches = _searches(run, [one.searching for one in known], excluded)
     choosing = [one.choosing for one in known]
-    heads, plans, sharing = _choose(run, known, searches)
+    ahead_of = {cost.stage: cost.masks for cost in ahead}
+    heads, plans, sharing = _choose(run, known, searches, ahead_of["choice"])
     say(f"chosen: {', '.join(map(str, heads))}")
     if sharing is not None:
         say(several_text.shared_sentence(sharing))
@@ -295,12 +298,11 @@ def _searches(
 
 
 def _choose(
-    run: Run, known: Sequence[tasks.Known], searches: Sequence[tuple[Job, Search]]
+    run: Run, known: Sequence[tasks.Known], searches: Sequence[tuple[Job, Search]], n_masks: int
 ) -> several.Chosen:
-    """Heads for every target, one target after the other."""
+    """Heads for every target, one target after the other, within so many masks."""
     settings, budget, n = run.settings, run.settings.budget or 0, len(known)
-    tries = sum(max(budget - job.budget, 0) for job, _ in searches)
-    run.progress.stage("choice under the controls' limits", 2 * tries)
+    run.progress.stage("choice under the controls' limits", n_masks)
     controls = tasks.choose_controls(run.what, settings.choose_items)
     terms = [
         Terms(
@@ -424,13 +426,30 @@ def _universal(run: Run) -> UniversalHeads:
         shown = ", ".join(map(str, found.heads))
         run.progress.say(f"universal heads of this model, found before: {shown}")
         return found
+    _require_writable(file.parent)  # before what takes long, and not after it
     heads = run.opened.spec.heads()
     run.progress.stage("scan for universal heads (once a model)", len(texts) * (len(heads) + 1))
     found = find_universal(run.bench, heads, texts, checkpoint, out_of_time=run.out_of_time)
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, found.model_dump_json(indent=1))
     run.progress.say(f"universal heads: {', '.join(map(str, found.heads))}")
     return found
+
+
+def _require_writable(folder: Path) -> None:
+    """Make a folder of the cache, and see whether it can be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise UsageError(
+            f"the cache folder {folder} cannot be used: {reason}", "name another with --cache"
+        )
 
 
 def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:

@@ -205,6 +205,11 @@ class Scores(Record):
     faults: tuple[str, ...] | None = Field(default=None, exclude_if=lambda found: found is None)
     """What is wrong with each written text, "" where nothing is; None where none was asked for."""
 
+    def fits(self, n_items: int) -> bool:
+        """Whether there is one of each for every item."""
+        found = (self.exact, self.logprob, self.n_tokens, self.form, self.first, self.faults)
+        return all(one is None or len(one) == n_items for one in found)
+
 
 class Measurement(Record):
     """One mask on one task: a line of the journal."""
@@ -760,6 +765,10 @@ class Manifest(Record):
     universal: tuple[HeadText, ...] = ()
     over_limit: tuple[HeadText, ...] = ()
     """Other heads that the search left out: each alone costs a text more than its limit."""
+    not_numbers: dict[str, tuple[tuple[HeadText, ...], ...]] = Field(
+        default={}, exclude_if=lambda found: not found
+    )
+    """By task the masks under which a score of the search or the scan is not a number."""
     confidence: Confidence | None = None
     """None where the method of the search does not tell."""
     plan: EditPlan | None = None
@@ -891,6 +900,19 @@ class Localization(Record):
     """Further targets; heads and evaluations are all targets' together, the rest is the first's."""
     sharing: Sharing | None = None
     """None where one capability was searched for."""
+
+    @property
+    def not_numbers(self) -> dict[str, tuple[Mask, ...]]:
+        """By task the masks under which a score is not a number, where there are any."""
+        own = [at for one in self.each() for at in one.estimates]
+        found = [(at.task, at.not_numbers) for at in (*own, *self.universal.effects)]
+        names = dict.fromkeys(task for task, masks in found if masks)
+        return {
+            name: tuple(
+                dict.fromkeys(mask for task, masks in found if task == name for mask in masks)
+            )
+            for name in names
+        }
 
     def each(self) -> tuple[Localization, ...]:
         """The record as it would be for each target alone."""

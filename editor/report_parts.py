@@ -172,7 +172,7 @@ def foreseen(manifest: Manifest) -> dict[str, Any] | None:
 def universal_part(manifest: Manifest, universal: UniversalHeads | None) -> dict[str, Any] | None:
     """What is known of heads that all text needs: a sentence, and each one's cost on every text."""
     said = confidence_text.scan_text(
-        manifest.universal, manifest.scan_evaluations, manifest.over_limit
+        manifest.universal, manifest.scan_evaluations, manifest.over_limit, manifest.not_numbers
     )
     if not said:
         return None

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 
 from editor import design, estimate
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, TimeUp
 from editor.measure import MORE_TIME, N_TRIES, Bench, Task, as_mask
 from editor.records import Confidence, Design, Estimate, Head, Mask, Prior, Rival, Scores, View
 from editor.responses import Response, require_signal, respond
@@ -220,7 +220,8 @@ def measure_rows(job: Job, rows: Design) -> tuple[Told, Response]:
     """Measure a design's masks, and what they cost.
 
     Raises:
-        CapabilityAbsent: the time is up before the last of them, or none yields numbers.
+        CapabilityAbsent: none yields numbers.
+        TimeUp: the time is up before the last of them.
     """
     (base,) = job.bench.scores(job.task, [()])
     found = measured_all(job, [job.mask(row) for row in rows.rows])
@@ -257,11 +258,11 @@ def measured_all(job: Job, masks: Sequence[Mask]) -> list[Scores | None]:
     """What all the masks yield: a part of a design whose size is fixed means nothing.
 
     Raises:
-        CapabilityAbsent: the time is up before the last of them.
+        TimeUp: the time is up before the last of them.
     """
     found = job.bench.measured(job.task, masks, out_of_time=lambda: job.out_of_time(1.0))
     if len(found) < len(masks):
-        raise CapabilityAbsent(
+        raise TimeUp(
             f"the time was up after {len(found)} of {len(masks)} masks of {job.task.name}, of "
             "which this method needs all",
             MORE_TIME,

@@ -315,9 +315,11 @@ def loaded_bench(
         fan_out = FanOut(crew, dispatched(making, opened, options))
     else:
         model = making(0)
-        return Bench(model, journal, progress.advance, progress.tokens, model.n_tokens)
+        count = model.n_tokens
+        return Bench(model, journal, progress.advance, progress.tokens, progress.say, count)
     # The tokenizer is where the model is.
-    return Bench(fan_out, journal, progress.advance, progress.tokens, by_characters)
+    count = by_characters
+    return Bench(fan_out, journal, progress.advance, progress.tokens, progress.say, count)
 
 
 def dispatched(making: Loading, opened: Opened, options: Options) -> Loading:

@@ -239,10 +239,10 @@ def k_curve(
     ks = range(1, len(heads) + 1)
     masks: list[Mask] = [as_mask(heads[:k]) for k in ks]
     masks += [as_mask(peers[:k]) for peers in sets for k in ks]
-    base, *found = bench.scores(task, [(), *masks[: len(heads)]])
-    # Random heads without which a score is no number leave no right answer.
-    others = bench.measured(task, masks[len(heads) :])
-    exact = [0.0 if one is None else stats.mean(one, "exact") for one in (*found, *others)]
+    (base,) = bench.scores(task, [()])
+    # Heads without which a score is no number leave no right answer.
+    found = bench.measured(task, masks)
+    exact = [0.0 if one is None else stats.mean(one, "exact") for one in found]
     points = [
         CurvePoint(k=0, chosen=stats.mean(base, "exact"), chosen_ci=_ci(base, task), random=())
     ]
@@ -258,7 +258,9 @@ def k_curve(
     return tuple(points)
 
 
-def _ci(scores: Scores, task: Task) -> tuple[float, float]:
+def _ci(scores: Scores | None, task: Task) -> tuple[float, float]:
+    if scores is None:
+        return (0.0, 0.0)
     return stats.share_interval(scores.exact, task.items)
 
 

@@ -333,7 +333,8 @@ class TestErrors:
             ),
             (CapabilityAbsent("exact 0.010, floor 0.000"), 5, "exact 0.010"),
             (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on"),
-            (OSError(errno.ENOSPC, "No space left", "runs/x"), 1, "runs/x: the disk is full"),
+            (OSError(errno.ENOSPC, "No space left", "runs/x"), 3, "runs/x: the disk is full"),
+            (OSError(errno.EFBIG, "File too large", "runs/x"), 3, "runs/x: the disk cannot"),
             (
                 RuntimeError("boom\nsecond"),
                 1,
@@ -530,7 +531,7 @@ class TestProof:
                 check=False,
                 env={**os.environ, "PYTHONPATH": path},
             )
-        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert done.returncode == 3 and "Traceback" not in done.stderr
         assert "disk is full" in done.stderr
 
     @pytest.mark.parametrize("base", [[], ["--base", "base"]], ids=["alone", "base"])
@@ -724,7 +725,7 @@ class TestCapabilities:
         assert all(row["items"]["test"] > 0 for row in rows if row["items"])
         named_only = {row["name"] for row in rows if not row["default_control"]}
         assert {row["name"] for row in rows if row["data"]} < named_only
-        assert {"inflection", "coreference"} == {
+        assert {"inflection", "coreference", "swearing", "swearing-completions"} == {
             row["name"] for row in rows if row["name"] in named_only and not row["data"]
         }
         lines = {
@@ -999,7 +1000,7 @@ class TestStreams:
 
     def test_a_full_disk_under_stdout_is_one_line(self) -> None:
         done = self.call("editor recipe schema >/dev/full")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "the disk is full" in done.stderr
         assert "Traceback" not in done.stderr
 

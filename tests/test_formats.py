@@ -156,6 +156,12 @@ class TestHeads:
         ]
         assert format_heads(effects) == (FORM,)
 
+    def test_one_without_which_nothing_is_a_number_is_left_out(self) -> None:
+        bad = Bench(FormModel({**PULLS, NONE: (float("nan"), 0.0)}), Memory())
+        effects = form_effects(bad, TASK, [FORM, NONE, RIGHT])
+        assert [one.head for one in effects] == [FORM, RIGHT]
+        assert [one.head for one in form_steps(bad, TASK, [FORM, NONE])] == [FORM]
+
     def test_steps_are_measured_with_those_before_out(self) -> None:
         steps = form_steps(bench(), TASK, [BOTH, RIGHT])
         base, first, both = bench().scores(TASK, [(), (BOTH,), (RIGHT, BOTH)])

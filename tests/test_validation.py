@@ -23,7 +23,7 @@ from editor.validation import (
     verdict,
 )
 from fixtures import make_spec
-from planted import N_HEADS, N_LAYERS, Effects, Memory, PlantedModel, planted_task
+from planted import N_HEADS, N_LAYERS, Effects, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C = Head(1, 2), Head(4, 0), Head(4, 5)
 SPEC = make_spec(N_LAYERS, N_HEADS)
@@ -252,6 +252,12 @@ class TestCurve:
         model = Noting({"recall": {}})
         k_curve(Bench(model, Memory()), TARGET.task, SPEC, (C, A), seed=0)
         assert [mask for mask in model.masks if mask in [(C,), (A, C), (A,)]] == [(C,), (A, C)]
+
+    def test_heads_without_which_nothing_is_a_number_leave_no_answer(self) -> None:
+        model = OverflowingModel({"recall": {A: 0.1}}, A)
+        curve = k_curve(Bench(model, Memory()), TARGET.task, SPEC, (C, A), seed=0)
+        assert [point.chosen for point in curve] == [1.0, 1.0, 0.0]
+        assert curve[2].chosen_ci == (0.0, 0.0)
 
     def test_a_layer_without_other_heads_has_no_peers(self) -> None:
         chosen = [Head(0, head) for head in range(N_HEADS - 1)]
