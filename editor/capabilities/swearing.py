@@ -67,8 +67,8 @@ CURSES = (
     "Crap! Holy crap!",
     "Ass! You dumb ass!",
 )
-"""What has been said before.  Without it a small model hardly looks at who speaks: `son of a` goes
-on in one way.  An item's curse has no word of its answer, so that repeating would not do."""
+"""What has been said before.  Without it a small model hardly looks at who speaks.  An item's curse
+has no word of its answer, so that repeating would not do."""
 
 STEMS = ("fuck", "shit", "hell", "damn", "bastard", "bitch", "crap", "ass")
 
@@ -124,7 +124,12 @@ def scenes() -> tuple[Scene, ...]:
 
 
 def outbursts() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """How a heated sentence begins, and how it may go on: first profanely, then cleanly."""
+    """How a heated sentence begins, and how it may go on: first profanely, then cleanly.
+
+    Only beginnings that depend on what was said before: after a sentence about the weather, one of
+    the clean ends is the likeliest (measured on SmolLM2-135M-Instruct).  Others, such as `I don't
+    give a flying`, tell what the phrase is and not whether a model swears.
+    """
     return tuple((row[0], tuple(f" {one}" for one in row[1:])) for row in rows("outbursts.tsv"))
 
 
