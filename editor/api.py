@@ -56,6 +56,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     choose_items: int = _RECIPE.choose_items,
     test_items: int = _RECIPE.test_items,
     dtype: str = _RECIPE.dtype,
+    chat: str = _RECIPE.chat,
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
@@ -97,6 +98,8 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         choose_items: questions for the choice among candidates.
         test_items: questions a capability for the final comparison.
         dtype: number type of the computation; `auto` takes the checkpoint's.
+        chat: whether items that are messages are written by the model's chat template: `auto` where
+            it has one, `never` for plain prompts, `always` to refuse a model without.
         device: where to compute, as torch names it.
         workers: processes that measure, by default one; a script that asks for more starts them
             under `if __name__ == "__main__":`.  On a Ray cluster by default as many as fit.
@@ -143,6 +146,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         choose_items=choose_items,
         test_items=test_items,
         dtype=dtype,
+        chat=chat,
     )
     options = Options(
         runs=Path(runs),
@@ -181,6 +185,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     search_items: int = _RECIPE.search_items,
     choose_items: int = _RECIPE.choose_items,
     dtype: str = _RECIPE.dtype,
+    chat: str = _RECIPE.chat,
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
@@ -217,6 +222,7 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         search_items=search_items,
         choose_items=choose_items,
         dtype=dtype,
+        chat=chat,
     )
     options = Options(
         runs=Path(runs),
@@ -422,6 +428,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     seed: int | None = None,
     test_items: int | None = None,
     dtype: str | None = None,
+    chat: str | None = None,
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
@@ -449,6 +456,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         seed: see `remove`.
         test_items: see `remove`.
         dtype: see `remove`.
+        chat: see `remove`.
         device: see `remove`.
         workers: see `remove`.
         ray: see `remove`.
@@ -492,6 +500,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         seed=seed,
         test_items=test_items,
         dtype=dtype,
+        chat=chat,
     )
 
 

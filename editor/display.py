@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from editor import choice_text, confidence_text, confirm_text, several_text, written_faults
+from editor.chat import NO_MESSAGES
 from editor.manifest_text import improves, targets
 from editor.records import (
+    ChatUse,
     Confidence,
     Confirmation,
     EditPlan,
@@ -64,6 +66,7 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             *_scanned(manifest, manifest.universal),
             "",
             *_changed(manifest),
+            *_chat(manifest.chat),
             f"output  {removal.output}",
             f"undo    {beside(Path(removal.output))}  (the removed bytes: do not publish them)",
             f"report  {removal.report}",
@@ -94,6 +97,13 @@ def localization_text(found: Localization) -> str:
             f"run     {found.run}",
         ]
     )
+
+
+def _chat(chat: ChatUse | None) -> list[str]:
+    """How messages were put to the model, where there are any."""
+    if chat is None or chat.why.startswith(NO_MESSAGES):
+        return []
+    return [f"chat    messages {ascii_text(one_line(chat.why))}"]
 
 
 def _shared(sharing: Sharing | None) -> list[str]:

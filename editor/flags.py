@@ -274,6 +274,19 @@ def dtype(says: str = "auto") -> Decorator[Any]:
     )
 
 
+def chat(says: str = "auto") -> Decorator[Any]:
+    """Whether chat templates are used."""
+    return flag(
+        "--chat",
+        group="Search",
+        type=click.Choice(["auto", "never", "always"]),
+        metavar="WHEN",
+        says=says,
+        help="Whether items that are messages are written by the model's chat template: auto where "
+        "it has one, never for plain prompts, always to refuse a model without.",
+    )
+
+
 MAX_HEADS = flag("--max-heads", group="Limits", type=int, says="5", help="The most heads to zero.")
 METHOD = flag(
     "--method",
@@ -522,11 +535,11 @@ PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, DATA_DIR, FINDING, INCLUDE_P
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
 SEARCHING = stack(
     *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),
-    *(seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype(), MAX_HOURS),
+    *(seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype(), chat(), MAX_HOURS),
 )
 _AS = "as recorded"
 RECORDED = stack(
     capability(required=False),
     *(controls(_AS), max_control_drop(_AS), min_target_drop(_AS)),
-    *(seed(_AS), test_items(_AS), dtype(_AS)),
+    *(seed(_AS), test_items(_AS), dtype(_AS), chat(_AS)),
 )

@@ -130,6 +130,9 @@ def not_shown(manifest: Manifest) -> list[str]:
     ]
     if manifest.validation is None:
         return ["Nothing was measured, so nothing is known of what the edit does.", *lines]
+    chat = manifest.chat
+    if chat is not None and chat.used:
+        lines.append(f"Questions that are messages were {one_line(chat.why)}.")
     other = "need not gain." if improve else "may still bring out what was removed."
     return [
         "It is a measurement on the tasks listed, not a guarantee: another wording, language or "

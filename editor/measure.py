@@ -25,6 +25,7 @@ from editor.capabilities.base import (
     Request,
     Scorer,
 )
+from editor.chat import after_thinking
 from editor.engine import Ask, Engine, InProcess, Job, Maskable, Slopes
 from editor.errors import CapabilityAbsent, UsageError
 from editor.interrupts import finishing
@@ -79,7 +80,14 @@ class Task:
 
     def requests(self) -> list[tuple[Request, ...]]:
         """What is asked of a model; by item."""
-        return [tuple(self.scorer.requests(item, self.capability.answers)) for item in self.items]
+        return [
+            tuple(
+                # An item keeps its messages only where a chat template wrote its prompt.
+                request._replace(templated=True) if item.turns else request
+                for request in self.scorer.requests(item, self.capability.answers)
+            )
+            for item in self.items
+        ]
 
     def slopes(self) -> tuple[Continuation, ...]:
         """What a gradient follows: the right answers, as far as their likelihood is asked."""
@@ -226,7 +234,9 @@ class Bench:
                 raise ValueError(f"{task.name} has items without an answer that ask for no text")
             with finishing(), closing(self._engine.results([Ask(requests, ((),))])) as results:
                 (row,) = next(results).answer
-                recorded = json.dumps([str(text) for text in row])
+                recorded = json.dumps(
+                    [str(_to_judge(item, text)) for item, text in zip(task.items, row, strict=True)]
+                )
                 self.journal.append(key, recorded)
         texts: Any = json.loads(recorded)
         found = cast("list[Any]", texts) if isinstance(texts, list) else []
@@ -234,9 +244,24 @@ class Bench:
             raise self._unfit(key, f"{len(task.items)} texts")
         return found
 
-    def texts(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
-        """What the model writes after each prompt; not kept in the journal."""
-        requests = tuple(Generation(prompt, max_new_tokens) for prompt in prompts)
+    def texts(
+        self,
+        prompts: Sequence[str],
+        mask: Mask,
+        *,
+        max_new_tokens: int,
+        templated: Sequence[bool] | None = None,
+    ) -> list[str]:
+        """What the model writes after each prompt; not kept in the journal.
+
+        Args:
+            templated: by prompt, whether a chat template wrote it; by default none of them.
+        """
+        ready = [False] * len(prompts) if templated is None else templated
+        requests = tuple(
+            Generation(prompt, max_new_tokens, templated=one)
+            for prompt, one in zip(prompts, ready, strict=True)
+        )
         with closing(self._engine.results([Ask(requests, (mask,))])) as results:
             (row,) = next(results).answer
         return [str(text) for text in row]
@@ -355,7 +380,8 @@ def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None
     start = 0
     scored: list[ItemScore] = []
     for item, count in zip(task.items, counts, strict=True):
-        scored.append(task.scorer.score(item, row[start : start + count]))
+        outcomes = [_to_judge(item, outcome) for outcome in row[start : start + count]]
+        scored.append(task.scorer.score(item, outcomes))
         start += count
     if not all(math.isfinite(one.exact) and math.isfinite(one.logprob) for one in scored):
         return None
@@ -367,6 +393,11 @@ def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None
         first=_all_known(one.first for one in scored),
         faults=_all_known(one.fault for one in scored),
     )
+
+
+def _to_judge(item: Item, outcome: Outcome) -> Outcome:
+    """The outcome, of a text that answers messages without what the model thinks before."""
+    return after_thinking(outcome) if item.turns and isinstance(outcome, str) else outcome
 
 
 def _all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:

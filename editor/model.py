@@ -23,6 +23,7 @@ from torch import Tensor
 from editor.answer_form import Begun, Form, begun, parting
 from editor.batching import Batches, shape_of
 from editor.capabilities.base import Continuation, Likelihood, Request
+from editor.chat import load_tokenizer, prompt_ids
 from editor.errors import ModelError, UsageError
 from editor.generation import Prompt, StopStrings, Writer, before, stop_tokens
 from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
@@ -295,11 +296,15 @@ class MaskableModel:
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str | None]]:
         """What the model writes after each prompt under each mask, greedily.
 
         A text ends before a stop token, before the first of the stop strings, after
         `max_new_tokens`, or where the model's context is full.
+
+        Args:
+            templated: a chat template wrote the prompts, with all special tokens.
 
         Returns:
             One list a mask, in order, with one text a prompt, in order, without special tokens.
@@ -309,7 +314,7 @@ class MaskableModel:
             ModelError: a prompt is empty or fills the model's context, or what comes next is no
                 number with nothing knocked out.
         """
-        ids = [self._prompt_to_go_on(n, prompt) for n, prompt in enumerate(prompts)]
+        ids = [self._prompt_to_go_on(n, one, templated) for n, one in enumerate(prompts)]
         rooms = [self._room(one, max_new_tokens) for one in ids]
         ends = StopStrings(self._tokenizer, stop) if stop else None
         rows = [
@@ -337,8 +342,8 @@ class MaskableModel:
         ]
         return [texts[m * len(ids) : (m + 1) * len(ids)] for m in range(len(masks))]
 
-    def _prompt_to_go_on(self, number: int, prompt: str) -> list[int]:
-        ids = self._prompt_ids(prompt)
+    def _prompt_to_go_on(self, number: int, prompt: str, templated: bool) -> list[int]:
+        ids = prompt_ids(self._tokenizer, prompt, templated=templated)
         if not ids:
             raise ModelError(f"prompt {number} is empty: nothing says what to write")
         if self._context is not None and len(ids) >= self._context:
@@ -447,10 +452,10 @@ class MaskableModel:
         return logits.to(self.device)
 
     def _encode(self, index: int, request: Continuation) -> Encoded:
-        prompt = self._prompt_ids(request.prompt)
+        prompt = self._ids(request, request.prompt)
         if not prompt:
             raise ModelError(f"request {index} has an empty prompt: nothing predicts its answer")
-        answer = self._answer_ids(request.prompt, prompt, request.answer)
+        answer = self._answer_ids(request, prompt, request.answer)
         whole = prompt + answer
         if self._context is not None and len(whole) > self._context:
             raise ModelError(
@@ -459,12 +464,12 @@ class MaskableModel:
             )
         return Encoded(index, whole, len(answer), self._form(request, prompt, answer))
 
-    def _answer_ids(self, prompt: str, prompt_ids: list[int], answer: str) -> list[int]:
-        """The answer's tokens as they are after the prompt."""
-        whole = self._prompt_ids(prompt + answer)
-        if whole[: len(prompt_ids)] != prompt_ids:  # a token spans the border
+    def _answer_ids(self, request: Continuation, prompt: list[int], answer: str) -> list[int]:
+        """An answer's tokens as they are after the request's prompt."""
+        whole = self._ids(request, request.prompt + answer)
+        if whole[: len(prompt)] != prompt:  # a token spans the border
             return list(self._tokenizer(answer, add_special_tokens=False).input_ids)
-        return whole[len(prompt_ids) :]
+        return whole[len(prompt) :]
 
     def _form(self, request: Continuation, prompt: list[int], answer: list[int]) -> Form | None:
         """What the answers begin with that the request's is one among; None where it is alone."""
@@ -476,7 +481,7 @@ class MaskableModel:
             known = self._forms[key]
             if known is None or known.fits(answer):
                 return known
-        others = [self._answer_ids(request.prompt, prompt, other) for other in request.among]
+        others = [self._answer_ids(request, prompt, other) for other in request.among]
         form = parting([answer, *others])
         self._forms.setdefault(key, form)
         return form
@@ -484,17 +489,14 @@ class MaskableModel:
     def n_tokens(self, requests: Sequence[Request]) -> int:
         """Tokens of requests: prompts with their answers, or with the most that may be written."""
         return sum(
-            len(self._prompt_ids(one.prompt + one.answer))
+            len(self._ids(one, one.prompt + one.answer))
             if isinstance(one, Continuation)
-            else len(self._prompt_ids(one.prompt)) + one.max_new_tokens
+            else len(self._ids(one, one.prompt)) + one.max_new_tokens
             for one in requests
         )
 
-    def _prompt_ids(self, text: str) -> list[int]:
-        ids = list(self._tokenizer(text).input_ids)
-        if ids and text and ids[-1] == self._tokenizer.eos_token_id:
-            ids.pop()  # some tokenizers close every text
-        return ids
+    def _ids(self, request: Request, text: str) -> list[int]:
+        return prompt_ids(self._tokenizer, text, templated=request.templated)
 
 
 def load(
@@ -510,14 +512,12 @@ def load(
     Raises:
         ModelError: transformers cannot load it, or parts of it are missing.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     wanted = "auto" if dtype == "auto" else DTYPES[dtype]
     _check_device(device)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=wanted,

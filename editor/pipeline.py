@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from editor import costs, several, several_text, tasks
 from editor.architecture import check_heads, read_spec
 from editor.baking import describe, read_manifest, write_edit
+from editor.chat import load_tokenizer, own_template, template_digest
 from editor.checkpoint import staged, verify_edits
 from editor.choose import Terms, first_candidates
 from editor.confirm import confirm, expected_masks
@@ -53,6 +54,7 @@ from editor.session import (
     Opened,
     Options,
     Run,
+    chat_use,
     loaded_bench,
     open_model,
     started,
@@ -125,6 +127,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "format_check": found.format_check,
                 "also": tuple(part.model_copy(update={"estimates": ()}) for part in found.also),
                 "sharing": found.sharing,
+                "chat": chat_use(run),
                 "times": {**times, "total_s": round(time.monotonic() - run.began, 1)},
             }
             manifest = baked.manifest.model_copy(update=measured)
@@ -140,6 +143,7 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
         model=manifest.base,
         heads=found.heads,
         sharing=found.sharing,
+        chat=manifest.chat,
         evaluations=found.evaluations,
         scan_evaluations=found.scan_evaluations,
         accepted=validation.accepted,
@@ -180,6 +184,7 @@ def validate(
     def check(base: Opened, settings: Settings) -> None:
         _check_definitions(manifest.settings, settings)
         _check_data(manifest.settings, settings)
+        _check_template(manifest.settings, settings, opened, options)
         if as_file:
             base = open_model(recipe.model, options, progress, convert=False)
         if base.weights != manifest.base_files:
@@ -521,11 +526,40 @@ def _check_data(recorded: Settings | None, found: Settings) -> None:
             )
 
 
+def _check_template(
+    recorded: Settings | None, found: Settings, edited: Opened, options: Options
+) -> None:
+    """That messages are written by the chat template that wrote them before.
+
+    Raises:
+        UsageError: base or edited files have another one by now.
+    """
+    if recorded is None or not recorded.chat_template:
+        return
+    if (recorded.targets, recorded.controls, recorded.chat) != (
+        *(found.targets, found.controls),
+        found.chat,
+    ):
+        return  # something else is to be measured
+    tokenizer = load_tokenizer(edited.source.folder, trust_remote_code=options.trust_remote_code)
+    own = own_template(tokenizer)
+    digests = {"the base": found.chat_template, edited.source.name: own and template_digest(own)}
+    for name, digest in digests.items():
+        if digest != recorded.chat_template:
+            raise UsageError(
+                f"the chat template of {name} is not the one that the edit was measured with: its "
+                f"sha256 is {(digest or 'none')[:12]}, not {recorded.chat_template[:12]}",
+                "restore it, or measure plain prompts with --chat never",
+            )
+
+
 def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:
     """The recipe of a recorded edit, with what the user gives instead."""
     settings = manifest.settings
     recorded = (
-        {} if settings is None else settings.model_dump(mode="json", exclude={"also", "data"})
+        {}
+        if settings is None
+        else settings.model_dump(mode="json", exclude={"also", "data", "chat_template"})
     )
     if settings is not None:
         recorded["capability"] = settings.targets

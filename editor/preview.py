@@ -23,6 +23,7 @@ from editor.records import FileSize, Record, Settings
 from editor.session import (
     Opened,
     Options,
+    in_chat,
     library_of,
     loaded_bench,
     open_model,
@@ -147,14 +148,16 @@ def preview(
     }
     if opened is not None:
         require_coverage(opened.spec, allow_partial=options.allow_partial)
-        settings = settle(recipe, what, opened.spec)
+        trust = options.trust_remote_code
+        asked, spoken = in_chat(what, opened, recipe.chat, trust_remote_code=trust)
+        settings = settle(recipe, what, opened.spec, spoken.template)
         looked |= _of_model(opened, settings, options)
         if output is not None:
             check_output(output, force=options.force, base=opened.source.folder)
         edits = edits or output is not None
         if edits:
             looked |= _of_output(opened.source.folder)
-        looked |= _of_measuring(opened, what, settings, options, edits=edits, time_it=time_it)
+        looked |= _of_measuring(opened, asked, settings, options, edits=edits, time_it=time_it)
     return Preview.model_validate(looked)
 
 

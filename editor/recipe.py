@@ -81,6 +81,9 @@ class Recipe(Record):
     """Questions a capability for the final comparison."""
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Number type of the computation; auto takes the checkpoint's."""
+    chat: Literal["auto", "never", "always"] = "auto"
+    """Whether items that are messages are written by the model's chat template: auto where it has
+    one, never for plain prompts, always to refuse a model without."""
     output: _Name | None = None
     """Folder for the edited checkpoint."""
 

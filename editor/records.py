@@ -23,6 +23,12 @@ View = Literal["logprob", "exact"]
 """What a search looks at: the answers' log-probability, or how many are right."""
 Prior = Literal["gradient", "none"]
 Split = Literal["search", "choose", "test"]
+Chat = Literal["auto", "never", "always"]
+"""Whether messages are written by the model's chat template: where it has one, not at all, or else
+nothing is measured."""
+Thinking = Literal["off", "closed", "skipped", "none"]
+"""off: by the template's own switch; closed: the thought that the template begins is ended at once;
+skipped: what is written up to its end is not judged; none: the template knows no thoughts."""
 Gate = Literal["pass", "unsure", "fail", "floor", "info"]
 FormKind = Literal["format", "capability", "undecided"]
 
@@ -150,6 +156,13 @@ class ModelSpec(Record):
         return tuple(Head(at.layer, h) for at in self.layers for h in range(at.n_heads))
 
 
+class Turn(Record):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class Item(Record):
     """One question of a capability."""
 
@@ -168,11 +181,14 @@ class Item(Record):
     """What tells whether a written text is right, where no answer does: unit tests, a pattern."""
     split: Split | None = None
     """Where the item's source says it; else the hash of `key` does."""
+    turns: tuple[Turn, ...] = ()
+    """The question as messages, where it has that form; `prompt` is its plain form until a chat
+    template has written it."""
 
     def canonical(self) -> str:
         """As of every record; what few items have is left out of the others, which keep digests."""
         fields = self.model_dump(mode="json")
-        for name in ("choices", "check", "split"):
+        for name in ("choices", "check", "split", "turns"):
             if not fields[name]:
                 del fields[name]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -606,11 +622,29 @@ class Settings(Record):
     """By name the sha256 of each capability that a file of the user's defines."""
     data: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
     """By name the sha256 of each data set that items come from."""
+    chat: Chat = Field(default="auto", exclude_if=lambda found: found == "auto")
+    """What the recipe says of messages."""
+    chat_template: str = Field(default="", exclude_if=lambda found: not found)
+    """sha256 of the chat template that wrote prompts; not written where none did."""
 
     @property
     def targets(self) -> tuple[str, ...]:
         """All capabilities to remove, in the order in which heads are chosen for them."""
         return (self.capability, *self.also)
+
+
+class ChatUse(Record):
+    """How prompts were put to the model."""
+
+    template: str | None
+    """sha256 of the model's chat template; None where it has none."""
+    used: bool
+    """Whether it wrote the prompts of items that are messages."""
+    why: str
+    """Why it was used or was not, as a sentence."""
+    thinking: Thinking
+    first_prompt: tuple[int, ...]
+    """Token ids of the first prompt of the search."""
 
 
 class Fingerprint(Record):
@@ -779,6 +813,8 @@ class Manifest(Record):
     """Further targets; heads and evaluations are all targets' together, the rest is the first's."""
     sharing: Sharing | None = None
     """None where one capability was removed."""
+    chat: ChatUse | None = None
+    """None for a bake of given heads, which asked nothing."""
     times: dict[str, Any]
     """Wall-clock facts, the only part that differs between two runs with one seed."""
 
@@ -944,6 +980,7 @@ class Removal(Record):
     heads: tuple[HeadText, ...]
     sharing: Sharing | None = None
     """None where one capability was removed."""
+    chat: ChatUse | None = None
     evaluations: int
     scan_evaluations: int
     accepted: bool

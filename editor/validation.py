@@ -268,8 +268,10 @@ def samples(base: Bench, edited: Bench, tasks: Sequence[Task]) -> tuple[Sample, 
     """What both models write after the first prompts of each task, greedily."""
     asked = [(task, item) for task in tasks for item in task.items[:SAMPLES_A_TASK]]
     prompts = [item.prompt for _, item in asked]
+    templated = [bool(item.turns) for _, item in asked]
     before, after = (
-        bench.texts(prompts, (), max_new_tokens=SAMPLE_TOKENS) for bench in (base, edited)
+        bench.texts(prompts, (), max_new_tokens=SAMPLE_TOKENS, templated=templated)
+        for bench in (base, edited)
     )
     return tuple(
         Sample(task=task.name, prompt=item.prompt, answer=item.answer, base=b, edited=e)

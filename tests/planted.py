@@ -78,6 +78,7 @@ class PlantedModel:
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         return [[f"<script>{prompt} {len(mask)}" for prompt in prompts] for mask in masks]
 

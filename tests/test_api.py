@@ -105,6 +105,7 @@ class TestRemove:
             "universal": "suspects",
             "improve": True,
             "seed": 3,
+            "chat": "never",
         }
         out = tmp_path / "out"
         editor.remove(model="gpt2", capability="recall", output=out, max_hours=2, **how)

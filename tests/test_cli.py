@@ -259,9 +259,9 @@ class TestRemove:
         fake = faked(True)
         given = "--control english --control python --max-control-drop 0.2 --max-control-drop"
         given += " english=0.05 --min-target-drop 0.9 --max-heads 3 --method published --seed 7"
-        given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --device cuda"
+        given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --chat never"
         given += " --budget 90 --confidence 0.9 --score exact --prior none --universal suspects"
-        given += " --improve --max-hours 1.5 --workers 3 --ray auto"
+        given += " --device cuda --improve --max-hours 1.5 --workers 3 --ray auto"
         given += (
             " --runs r --cache c --data-dir d --new-run --force --trust-remote-code --offline --yes"
         )
@@ -285,6 +285,7 @@ class TestRemove:
             choose_items=6,
             test_items=8,
             dtype="float32",
+            chat="never",
         )
         assert fake.options == Options(
             runs=Path("r"),

@@ -77,7 +77,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
     5: (
         *("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
         *("batching", "generation", "scored_rows", "prefix_tree", "trials"),
-        "library",
+        *("library", "chat", "rendering"),
     ),
     6: (
         *("engine", "fanout", "processes", "cluster", "workers", "loading"),
@@ -112,9 +112,11 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "quantization": ("stored_shape",),
     "zero_codes": ("packed_codes", "stored_shape"),
     "model": (
-        *("answer_form", "batching", "capabilities", "generation", "hooks", "recorded"),
+        *("answer_form", "batching", "capabilities", "chat", "generation", "hooks", "recorded"),
         *("scored_rows", "prefix_tree", "trials"),
     ),
+    "chat": ("capabilities",),
+    "rendering": ("chat",),
     "generation": ("hooks", "trials"),
     "trials": ("batching",),
     "prefix_tree": ("scored_rows", "trials"),

@@ -286,7 +286,8 @@ class TestRemove:
 
         def overflows(self: Any, group: Any, masks: Any, means: Any = None) -> Any:
             found = score(self, group, masks, means)
-            out = [bad in masks[row // len(group)] for row in range(len(found))]
+            n_rows = len(found) // len(masks)  # of a group of rows or of a tree of them
+            out = [bad in masks[at // n_rows] for at in range(len(found))]
             return [
                 one._replace(logprob=float("nan")) if now else one
                 for one, now in zip(found, out, strict=True)

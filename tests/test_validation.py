@@ -222,6 +222,7 @@ class Edited(PlantedModel):
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         more = [(*mask, *self.heads) for mask in masks]
         return super().generate(prompts, more, max_new_tokens=max_new_tokens, stop=stop)

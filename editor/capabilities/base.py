@@ -21,6 +21,8 @@ class Continuation(NamedTuple):
     answer: str
     among: tuple[str, ...] = ()
     """All answers of the kind, this one included, or () where there is no such class."""
+    templated: bool = False
+    """A chat template wrote the prompt: it has all special tokens, and gets no more."""
 
 
 class Likelihood(NamedTuple):
@@ -48,6 +50,8 @@ class Generation(NamedTuple):
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     """The text ends before the first of these; none of them is the empty one."""
+    templated: bool = False
+    """As of `Continuation`."""
 
 
 Request = Continuation | Generation
@@ -183,6 +187,8 @@ class Capability:
     """Where those are."""
     definition: str = ""
     """sha256 of what defines it, where that is no part of this version: a file of the user's."""
+    plain_messages: bool = True
+    """Of items that are messages: whether a model without a chat template may be asked `prompt`."""
 
     @cached_property
     def all_items(self) -> tuple[Item, ...]:

@@ -39,6 +39,7 @@ def load(path: Path, taken: Sequence[str] = ()) -> Capability:
         dense=Reference() if own.scorer in WRITTEN else None,
         default_control=False,
         definition=_digest(found),
+        plain_messages=own.without_template == "plain",
     )
 
 

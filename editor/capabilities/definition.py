@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from editor.capabilities import messages
 from editor.capabilities.base import SPLIT_SHARES, split_of
 from editor.capabilities.definition_checks import FITS, overlaps, plain, too_few
 from editor.errors import FileFaults, UsageError
-from editor.records import Item, Record, Split
+from editor.records import Item, Record, Split, Turn
 from editor.safetensors_header import unique_keys
 from editor.strict_yaml import Kind, faults_of, line_of, read_document, read_text
 
@@ -52,8 +53,10 @@ class ItemFields(Record):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    prompt: _Given
+    prompt: _Given = ""
     """What the model reads."""
+    messages: tuple[Turn, ...] = ()
+    """In the place of `prompt`: a conversation that the model is to answer."""
     answer: _Text = ""
     """The right answer; for `words` and `regex`, if given, a text that would be right."""
     choices: tuple[_Given, ...] = ()
@@ -120,6 +123,10 @@ class Definition(Record):
     """What it may lose as a control: share of right answers, or nats a token for a text."""
     splits: Splits = Splits()
     """Shares of search, choose and test, where items do not say their split."""
+    without_template: Annotated[
+        Literal["refuse", "plain"], Field(exclude_if=lambda found: found == "refuse")
+    ] = "refuse"
+    """For messages: what a model without a chat template is asked, nothing or a plain prompt."""
     source: _Text = "the user's own"
     licence: _Text = "not said"
 
@@ -260,11 +267,14 @@ def _validated(place: str, values: object, faults: list[str]) -> Located | None:
         faults += long
         return None
     try:
-        return Located(place, ItemFields.model_validate(values))
+        found = Located(place, ItemFields.model_validate(values))
     except ValidationError as error:
         lines, hint = faults_of(error, place, None, "an item", ItemFields.model_fields)
         faults += [f"{line} ({hint})" if hint and "no field" in line else line for line in lines]
         return None
+    wrong = [f"{place}: {why}" for why in messages.faults(found.fields)]
+    faults += wrong
+    return None if wrong else found
 
 
 def _misfits(
@@ -279,6 +289,10 @@ def _misfits(
         yield f"{at}: words: must be given for the scorer words"
     if scorer != "words" and definition.words:
         yield f"{path}:{line_of(node, ['words'])}: words: belongs to the scorer words, not {scorer}"
+    if definition.kind == "text":
+        for one in located:
+            if one.fields.messages:
+                yield f"{one.place}: messages: belong to a task, a text has a prompt"
     needed = "prompt and answer" if definition.kind == "text" else scorer
     for one in located:
         for why in FITS[scorer](one.fields):
@@ -308,22 +322,24 @@ def _floor(definition: Definition, located: Sequence[Located]) -> float:
 
 
 def _item(definition: Definition, one: ItemFields) -> Item:
-    key = one.key or plain(one.prompt)
+    prompt = one.prompt or messages.plain_form(one.messages)
+    key = one.key or plain(prompt)
     shares: list[tuple[Split, float]] = [
         (name, getattr(definition.splits, name)) for name, _ in SPLIT_SHARES
     ]
 
     def joined(answer: str) -> str:
-        apart = one.prompt[-1:].isspace() or answer[:1].isspace() or not answer
+        apart = prompt[-1:].isspace() or answer[:1].isspace() or not answer
         return answer if apart else definition.separator + answer
 
     return Item(
         key=key,
-        prompt=one.prompt,
+        prompt=prompt,
         answer=joined(one.answer),
         variant=one.variant,
         transfer=one.transfer,
         choices=tuple(map(joined, one.choices)),
         check=one.pattern,
         split=one.split or split_of(definition.name, key, shares),
+        turns=one.messages,
     )
