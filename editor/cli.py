@@ -387,8 +387,12 @@ def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
     wanted = {key: given.get(key) for key in Recipe.model_fields}
     found = {key: value for key, value in wanted.items() if value not in (None, ())}
-    if len(found.get("capability", ())) == 1:
-        (found["capability"],) = found["capability"]
+    names: tuple[str, ...] = found.get("capability", ())
+    if names or given.get("domain"):
+        from editor.capabilities import in_domain
+
+        first, *more = in_domain(names, given.get("domain"))
+        found["capability"] = (first, *more) if more else first
     if "max_control_drop" in found:
         limits: tuple[tuple[str, float], ...] = found["max_control_drop"]
         found["max_control_drop"] = dict(limits)

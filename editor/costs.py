@@ -86,7 +86,8 @@ def stages(
         """`asked`: a task, how many of its items, under how many masks."""
         found.append(_cost(stage, asked, count))
 
-    add("baseline", *((one, len(one.items), 1) for one in (*search, *choose)))
+    forms = [tasks.other_form(one) for one in what.targets if one.both_forms]
+    add("baseline", *((one, len(one.items), 1) for one in (*search, *choose, *forms)))
     if scan:
         add("scan", *((text, len(text.items), n_heads + 1) for text in tasks.scan_texts()))
     searching = [replace(one, dense=dense) for one in search]
@@ -105,7 +106,7 @@ def stages(
     if output:
         judged = tasks.judged(what, settings.test_items, 0.0)
         rows = [one.task for one in judged]
-        asked = [one.task for one in judged if one.min_drop is not None]
+        asked = [one.task for one in judged if one.min_drop is not None and not one.transfer]
         curves = [(one, min(CURVE_ITEMS, len(one.items)), 4 * most) for one in asked]
         add("validation", *((row, len(row.items), 2) for row in rows), *curves)
     return tuple(found)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from editor import capabilities, datasets
+from editor.capabilities.hazards import FAMILY, HAZARDS
 from editor.display import table
 from editor.errors import UsageError, nearest
 from editor.library import Library, Missing
@@ -22,7 +23,8 @@ def wanted(names: Sequence[str]) -> list[tuple[str, ...]]:
         UsageError: a name is neither, or a capability needs no data set.
     """
     found: dict[tuple[str, ...], None] = {}
-    for name in names:
+    families = {FAMILY: [one.name for one in HAZARDS]}
+    for name in (one for given in names for one in families.get(given, [given])):
         if name in datasets.names():
             found[(name,)] = None
         elif name in capabilities.names():

@@ -187,9 +187,17 @@ def model(*, required: bool) -> Decorator[Any]:
     )
 
 
+DOMAIN = flag(
+    "--domain",
+    group="Job",
+    type=click.Choice(("bio", "chem", "cyber")),
+    help="Of the capability hazardous-knowledge: which.",
+)
+
+
 def capability(*, required: bool) -> Decorator[Any]:
     """Which capability."""
-    return flag(
+    named = flag(
         *("-c", "--capability"),
         group="Job",
         required=required,
@@ -198,6 +206,7 @@ def capability(*, required: bool) -> Decorator[Any]:
         help="What to remove; `editor capabilities` lists the names.  Several are removed by one "
         "edit: give it once for each.",
     )
+    return stack(named, DOMAIN)
 
 
 def output(*, required: bool) -> Decorator[Any]:

@@ -54,6 +54,7 @@ def capabilities(context: click.Context) -> int:
     ),
 )
 @click.argument("name")
+@flags.DOMAIN
 @flags.DATA_DIR
 @flags.INCLUDE_PATH
 @flags.FINDING
@@ -67,7 +68,8 @@ def capabilities_show(console: Console, name: str, **given: Any) -> int:
     from editor.library import Library
 
     library = Library(given["data_dir"], given["cache"], offline=given["offline"], say=console.note)
-    found = known.get(name, library, flags.options(given).outside)
+    (named,) = known.in_domain([name], given["domain"])
+    found = known.get(named, library, flags.options(given).outside)
     row = capability_text.capability_fields(found)
     console.result(row, capability_text.capability_text(row))
     return DONE

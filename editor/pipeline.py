@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from editor import costs, several, several_text, tasks
 from editor.architecture import check_heads, read_spec
 from editor.baking import describe, read_manifest, write_edit
+from editor.capabilities import Capability
 from editor.chat import load_tokenizer, own_template, template_digest
 from editor.checkpoint import staged, verify_edits
 from editor.choose import Terms, first_candidates
@@ -246,6 +247,7 @@ def _localize(run: Run, *, edits: bool) -> Localization:
         say(costs.pace_sentence(ahead, ahead[0].tokens, time.monotonic() - began))
     for one, target in zip(known, what.targets, strict=True):
         check_headroom(one.base_exact, target, run.name, improve=settings.improve)
+        _check_other_form(run, target)
     universal = _universal(run)
     excluded = costly_heads(universal, what.limits)
     searches = _searches(run, [one.searching for one in known], excluded)
@@ -438,6 +440,18 @@ def _universal(run: Run) -> UniversalHeads:
     write_atomic(file, found.model_dump_json(indent=1))
     run.progress.say(f"universal heads: {', '.join(map(str, found.heads))}")
     return found
+
+
+def _check_other_form(run: Run, target: Capability) -> None:
+    """That the model has a capability in both forms, where a removal must take both.
+
+    Raises:
+        CapabilityAbsent: it does not have it in the transfer form.
+    """
+    if target.both_forms and not run.settings.improve:
+        asked = tasks.other_form(target)
+        (found,) = run.bench.scores(asked, [()])
+        check_headroom(found.exact, replace(target, name=asked.name), run.name)
 
 
 def _require_writable(folder: Path) -> None:

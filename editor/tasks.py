@@ -23,6 +23,8 @@ ITEMS_PER_PASSAGE = 4
 """A passage holds tens of scored tokens, so texts need fewer items than tasks by this factor."""
 FEWEST_PASSAGES = 4
 """With fewer it would not be known how much passages differ."""
+OTHER_FORM_ITEMS = 400
+"""Of the transfer form, where the model must have that too: asked once."""
 CANDIDATES_PER_ITEM = 8
 """How many items are looked through for one that the base model answers."""
 
@@ -190,6 +192,12 @@ def choose_controls(what: Scope, count: int) -> list[Control]:
     ]
 
 
+def other_form(target: Capability) -> Task:
+    """The transfer form, of items that are not for the test."""
+    items = (*target.items("search", transfer=True), *target.items("choose", transfer=True))
+    return Task(target, items[:OTHER_FORM_ITEMS], f"{target.name}-transfer")
+
+
 def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -> list[Judged]:
     """What validation asks of the test split: targets, each with its transfer form, and controls.
 
@@ -202,7 +210,9 @@ def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -
         rows.append(Judged(asked, "target", None, None if improve else min_drop, rise=improve))
         transfer = target.items("test", transfer=True)[:count]
         if transfer:
-            rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
+            other, both = Task(target, transfer, f"{target.name}-transfer"), bool(target.both_forms)
+            drop = min_drop if both and not improve else None
+            rows.append(Judged(other, "target", None, drop, transfer=True))
     for one in what.controls:
         rows.append(Judged(Task(one, _take(one, "test", count)), "control", what.limits[one.name]))
     return rows

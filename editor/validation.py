@@ -54,6 +54,8 @@ class Judged:
     """For a target: the share of the base score above the floor that must be gone."""
     rise: bool = False
     """For a target: it must get better instead."""
+    transfer: bool = False
+    """The other form of the target before it."""
 
 
 def check_headroom(
@@ -174,13 +176,29 @@ class HowLost(NamedTuple):
     """What of it is lost form; where most of it is, the edit has not removed the capability."""
     written: WrittenFaults | None = None
     """What is wrong with the texts; where the edit broke them, neither has it."""
+    one_form: str = ""
+    """That only one of two forms is lost, of which both must be."""
 
     def objections(self) -> list[str]:
         """Why the loss is no removal."""
         found = [form_text(self.form)] if self.form and self.form.kind == "format" else []
-        broken = objection(self.written)
-        found += [broken] if broken else []
+        found += filter(None, (objection(self.written), self.one_form))
         return [f"{self.name}: {one}" if self.name else one for one in found]
+
+
+def one_form(judged: Judged, results: Sequence[Result]) -> str:
+    """That only the usual form of a target is lost, where both must be; "" where that is not so."""
+    why = judged.task.capability.both_forms
+    gated = {row.task: row for row in results if row.gate != "info"}
+    usual, other = (gated.get(f"{judged.task.name}{form}") for form in ("", "-transfer"))
+    if not why or usual is None or other is None or other.gate not in ("fail", "floor"):
+        return ""
+    if usual.gate not in ("pass", "unsure"):
+        return ""  # neither is lost, which is said already
+    changes = (f"{row.change:+.3f} [{row.ci[0]:+.3f}, {row.ci[1]:+.3f}]" for row in (usual, other))
+    more = " (hardly above its floor before)" if other.gate == "floor" else ""
+    usual_change, other_change = changes
+    return f"{why}: {usual.task} changed by {usual_change}, {other.task} by {other_change}{more}"
 
 
 def verdict(
@@ -322,7 +340,8 @@ def validate_edit(
     Raises:
         CheckFailed: the edited files do not behave like the base with the heads masked.
     """
-    first, *others = [row for row in rows if row is rows[0] or row.min_drop is not None or row.rise]
+    targets = [row for row in rows if row.min_drop is not None or row.rise]
+    first, *others = [row for row in targets or rows[:1] if not row.transfer]
     target = first.task
     results: list[Result] = []
     for row in rows:
@@ -330,7 +349,10 @@ def validate_edit(
         (after,) = edited.scores(row.task, [()])
         results += compare(row, before, after, seed=seed)
     difference = masked_against_baked(base, edited, [row.task for row in rows], plan)
-    losses = [_how_lost(base, edited, row, seed=seed) for row in (first, *others)]
+    losses = [
+        _how_lost(base, edited, row, seed=seed)._replace(one_form=one_form(row, results))
+        for row in (first, *others)
+    ]
     also = tuple(
         TargetCurve(
             task=row.task.name,

@@ -713,6 +713,24 @@ def test_every_chosen_head_stands_first_in_the_table(monkeypatch: pytest.MonkeyP
     assert lines[start + 2].split()[0] not in set(map(str, last))
 
 
+class TestDomain:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (("-c", "hazardous-knowledge"), "goes by domain"),
+            (("-c", "recall", "--domain", "bio"), "not for recall"),
+            (("-c", "hazardous-knowledge", "--domain", "physics"), "not one of"),
+        ],
+    )
+    def test_is_one_of_hazardous_knowledge_alone(self, given: tuple[str, ...], said: str) -> None:
+        found = run("remove", *given, "-m", "gpt2", "-o", "out")
+        assert found.exit_code == 2 and said in found.stderr
+
+    def test_names_the_capability(self) -> None:
+        found = run("capabilities", "show", "hazardous-knowledge", "--domain", "chem", "--offline")
+        assert found.exit_code == 2 and "wmdp-chem" in found.stderr
+
+
 class TestCapabilities:
     def test_lists_and_shows(self) -> None:
         found = run("capabilities")

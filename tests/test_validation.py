@@ -11,13 +11,15 @@ import pytest
 from editor import stats
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import CapabilityAbsent, CheckFailed
-from editor.measure import Bench
+from editor.measure import Bench, Task
 from editor.records import Fill, Gate, Head, Mask, Result, Scores
 from editor.validation import (
+    HowLost,
     Judged,
     check_headroom,
     compare,
     k_curve,
+    one_form,
     samples,
     validate_edit,
     verdict,
@@ -226,6 +228,48 @@ class Edited(PlantedModel):
     ) -> list[list[str]]:
         more = [(*mask, *self.heads) for mask in masks]
         return super().generate(prompts, more, max_new_tokens=max_new_tokens, stop=stop)
+
+
+class TestBothForms:
+    """A capability of which an edit must take the transfer form too."""
+
+    KNOWN = replace(
+        planted_task("recall", N).capability, floor=0.1, both_forms="the form, not the thing"
+    )
+    USUAL = Judged(Task(KNOWN, planted_task("recall", N).items), "target", None, 0.5)
+    OTHER = replace(
+        USUAL, task=Task(KNOWN, planted_task("recall", N).items, "recall-transfer"), transfer=True
+    )
+
+    def verdict(self, usual: int, other: int, base: int = 80) -> tuple[bool, tuple[str, ...]]:
+        rows = [
+            *compare(self.USUAL, right(80), right(usual), seed=0),
+            *compare(self.OTHER, right(base), right(other), seed=0),
+        ]
+        return verdict(rows, [HowLost("", one_form=one_form(self.USUAL, rows))])
+
+    def test_accepted_where_both_fall(self) -> None:
+        accepted, reasons = self.verdict(10, 12)
+        assert accepted and not any("the form" in one for one in reasons)
+
+    @pytest.mark.parametrize(("base", "other", "more"), [(80, 78, ""), (14, 5, "hardly above")])
+    def test_refused_with_the_reason_where_one_does(self, base: int, other: int, more: str) -> None:
+        accepted, reasons = self.verdict(10, other, base)
+        assert not accepted
+        assert reasons[0].startswith("the form, not the thing: recall changed by -0.700 [")
+        assert "recall-transfer by -0.0" in reasons[0] and more in reasons[0]
+
+    def test_refused_without_it_where_neither_does(self) -> None:
+        accepted, reasons = self.verdict(79, 79)
+        assert not accepted and not any("the form" in one for one in reasons)
+
+    def test_counts_as_one_target(self) -> None:
+        effects = {"recall": {A: 2.0}, "recall-transfer": {}}
+        base, edited = (
+            Bench(model, Memory()) for model in (PlantedModel(effects), Edited(effects, (A,)))
+        )
+        found = validate_edit(base, edited, [self.USUAL, self.OTHER], [A], spec=SPEC, seed=0)
+        assert found.also == () and found.curve_task == "recall"
 
 
 class TestCurve:

@@ -27,7 +27,7 @@ from editor.capabilities.base import (
 from editor.capabilities.code import CODE, CODE_COMPLETIONS
 from editor.capabilities.copying import COPYING
 from editor.capabilities.coreference import COREFERENCE
-from editor.capabilities.hazards import HAZARDS
+from editor.capabilities.hazards import HAZARDS, in_domain
 from editor.capabilities.inflection import INFLECTION
 from editor.capabilities.questions import ARC_CHALLENGE, BOOLQ, HELLASWAG, MMLU
 from editor.capabilities.recall import RECALL
@@ -53,6 +53,7 @@ __all__ = [
     "TextLikelihood",
     "default_controls",
     "get",
+    "in_domain",
     "names",
     "split_of",
 ]
@@ -96,7 +97,7 @@ def get(name: str, library: Library | None = None, outside: Outside | None = Non
         from editor.capabilities import custom
 
         return custom.load(Path(name), taken=names())
-    if name not in _BUILT_IN:
+    if in_domain([name], None)[0] not in _BUILT_IN:
         raise UsageError(f"there is no capability named {name!r}", nearest(name, _BUILT_IN))
     found = _BUILT_IN[name]
     return replace(found, library=library) if found.data else found

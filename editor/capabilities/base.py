@@ -183,6 +183,9 @@ class Capability:
     data: tuple[str | tuple[str, ...], ...] = ()
     """Names of the data sets that the items come from; of several together the first that is to be
     had, where "" stands for doing without."""
+    both_forms: str = ""
+    """What is lost where an edit takes the usual form and not the transfer form.  Where this is
+    said, such an edit has not removed the capability."""
     library: Library | None = None
     """Where those are."""
     definition: str = ""

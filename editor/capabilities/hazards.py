@@ -16,6 +16,7 @@ from editor.capabilities.base import Capability
 from editor.capabilities.choices import Question, items_of
 from editor.capabilities.questions import exam_of
 from editor.capabilities.scorers import ChoiceLikelihood
+from editor.errors import UsageError
 from editor.records import Item
 
 
@@ -84,8 +85,25 @@ def _capability(domain: Domain) -> Capability:
         make_items=partial(make_items, domain=domain),
         scorer=ChoiceLikelihood(by_length=True),
         default_control=False,
+        both_forms="answer format, not knowledge",
         data=((f"wmdp-{domain.name}", "mmlu"),),
     )
 
 
 HAZARDS = tuple(map(_capability, DOMAINS))
+FAMILY = "hazardous-knowledge"
+
+
+def in_domain(names: Sequence[str], domain: str | None) -> tuple[str, ...]:
+    """The names of capabilities, of which one may have been named by its family and a domain.
+
+    Raises:
+        UsageError: a domain is missing, or there is nothing that it could be of.
+    """
+    if domain is None and FAMILY in names:
+        known = ", ".join(one.name for one in DOMAINS)
+        raise UsageError(f"{FAMILY} goes by domain", f"add --domain, one of: {known}")
+    if domain is not None and FAMILY not in names:
+        given = ", ".join(names) or "nothing"
+        raise UsageError(f"--domain is for {FAMILY}, not for {given}", "leave it out")
+    return tuple(f"{FAMILY}-{domain}" if name == FAMILY else name for name in names)
