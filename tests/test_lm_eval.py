@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from editor import capabilities, tasks
-from editor.capabilities import Generation, Outside
+from editor.capabilities import Continuation, Generation, Outside
 from editor.capabilities.lm_eval_source import rendering
 from editor.cli import main
 from editor.errors import UsageError
@@ -139,7 +139,7 @@ class TestItems:
         (asked, reference) = found.scorer.requests(item)
         assert isinstance(asked, Generation)
         assert (asked.max_new_tokens, asked.stop) == (6, ("\n", "."))
-        assert reference == (item.prompt, item.answer, ())
+        assert reference == Continuation(item.prompt, item.answer)
         # The first filter takes the first word; exact_match does not look at case.
         capital = item.answer.strip()
         assert judged(found, item, f"42 {capital.lower()} or so") == 1.0
