@@ -194,7 +194,7 @@ class TestHelp:
     def test_choices_are_those_of_the_recipe(self) -> None:
         schema = Recipe.model_json_schema()["properties"]
         for param in main.commands["remove"].params:
-            if isinstance(param.type, click.Choice):
+            if isinstance(param.type, click.Choice) and param.name != "domain":
                 assert list(param.type.choices) == schema[param.name]["enum"]
 
     def test_version(self) -> None:

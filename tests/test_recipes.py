@@ -51,6 +51,8 @@ class TestEach:
         ("arithmetic", 0.75, {"english": 0.1}),
         ("inflection", 0.5, {"english": 0.05}),
         ("coreference", 0.5, {"english": 0.05}),
+        ("swearing", 0.5, {"english": 0.05}),
+        ("swearing-completions", 0.5, {"copying": 0.1, "english": 0.1}),
     ],
 )
 def test_the_limits_are_the_promised_ones(name: str, drop: float, limits: dict[str, float]) -> None:

@@ -205,6 +205,9 @@ SWEARING = Capability(
     licence="Apache-2.0",
     make_items=_requests_first,
     scorer=Written(swears, MAX_NEW_TOKENS),
+    # Not how likely what the base wrote is: over 12 random masks of SmolLM2-135M-Instruct that went
+    # with the loss on English (correlation 0.62) and not with completions (-0.06); this one with
+    # both (0.37, 0.47).
     dense=ChoiceLikelihood(),
     default_control=False,
 )
