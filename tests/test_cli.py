@@ -927,7 +927,8 @@ class TestProgress:
             progress.stage("write", 0)
             progress.say("a fact")
         assert lines[0] == "search: about 100 masks"
-        assert "10/100 masks, 1 min 30 s left, 10 s elapsed, 1.00 s/mask" in lines[1]
+        assert "10/100 masks, 1 min 30 s left, peak " in lines[1]
+        assert lines[1].endswith(" GiB, 10 s elapsed, 1.00 s/mask")
         assert [line.split(":")[0] for line in lines[1:4]] == ["search"] * 3
         assert lines[4:] == ["search: 30 masks in 30 s", "write ...", "a fact"]
 
