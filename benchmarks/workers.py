@@ -79,6 +79,7 @@ class Sleepy:
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         raise NotImplementedError
 

@@ -186,7 +186,7 @@ class AdaptiveSearch:
         self._job.on_best([self._job.heads[unit] for unit in best])
 
     def _out_of_time(self) -> bool:
-        return self._job.out_of_time(SHARE_OF_TIME)
+        return self._job.out_of_time(SHARE_OF_TIME * self._job.turn)
 
     def _open(self) -> list[int]:
         """Units that may be removed."""

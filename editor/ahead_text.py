@@ -127,7 +127,9 @@ def cost_lines(
 def _budget(plan: Preview) -> str:
     if plan.evaluations is None:
         return "not known before the model is here"
-    return f"at most {plan.evaluations} evaluations of {plan.capability} for search and choice"
+    several = "each of " if ", " in plan.capability else ""
+    what = f"evaluations of {several}{plan.capability}"
+    return f"at most {plan.evaluations} {what} for search and choice"
 
 
 def _scan(plan: Preview) -> str:

@@ -81,7 +81,8 @@ def begun(
     for row, form in enumerate(forms):
         if form is not None:
             rows_of[form].append(row)
-    before = torch.cat([logprob.new_zeros(1), logprob.cumsum(0)])
+    # Row by row: a running sum would carry a score that is no number into the rows after it.
+    right = logprob.numpy()
     out: list[Begun | None] = [None] * len(forms)
     for form, rows in rows_of.items():
         start = torch.tensor([starts[row] for row in rows])
@@ -90,8 +91,8 @@ def begun(
         # Only the tokens of the class are read: a small part of a row of logits.
         inside = logits[at[:, None], ids.to(logits.device)[None]].float().logsumexp(dim=1)
         mass = (inside - norm[at]).double().cpu().clamp(max=0.0)  # rounding may pass 0
-        shared = before[start + form.n_shared] - before[start]
-        first = before[start + form.n_shared + 1] - before[start]
-        for row, *pair in zip(rows, (shared + mass).tolist(), first.tolist(), strict=True):
-            out[row] = Begun(*pair)
+        for row, in_class in zip(rows, mass.tolist(), strict=True):
+            parts = starts[row] + form.n_shared
+            shared = float(right[starts[row] : parts].sum())
+            out[row] = Begun(shared + in_class, shared + float(right[parts]))
     return out

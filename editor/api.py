@@ -38,7 +38,7 @@ Limits = float | Mapping[str, float]
 def remove(  # noqa: PLR0913  the flags of the command, one by one
     *,
     model: str | Path,
-    capability: str,
+    capability: str | Sequence[str],
     output: str | Path,
     controls: Sequence[str] | None = _RECIPE.controls,
     max_heads: int = _RECIPE.max_heads,
@@ -56,10 +56,14 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
     choose_items: int = _RECIPE.choose_items,
     test_items: int = _RECIPE.test_items,
     dtype: str = _RECIPE.dtype,
+    chat: str = _RECIPE.chat,
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
+    include_path: str | Path | None = _OPTIONS.include_path,
+    allow_code_execution: bool = _OPTIONS.allow_code_execution,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -73,7 +77,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
 
     Args:
         model: an alias, a Hub id with an optional @revision, a folder, or a .gguf file.
-        capability: what to remove.
+        capability: what to remove; several are removed by one edit, which says what they share.
         output: folder for the new checkpoint.
         controls: capabilities to keep; by default recall, arithmetic, copying, english and python,
             without the one to remove.
@@ -94,12 +98,18 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         choose_items: questions for the choice among candidates.
         test_items: questions a capability for the final comparison.
         dtype: number type of the computation; `auto` takes the checkpoint's.
+        chat: whether items that are messages are written by the model's chat template: `auto` where
+            it has one, `never` for plain prompts, `always` to refuse a model without.
         device: where to compute, as torch names it.
         workers: processes that measure, by default one; a script that asks for more starts them
             under `if __name__ == "__main__":`.  On a Ray cluster by default as many as fit.
         ray: address of a Ray cluster whose machines measure: auto, local, host:port or ray://.
+        include_path: folder with tasks of lm-eval's form, for a capability `lm-eval:TASK`.
+        allow_code_execution: run programs that the model writes, contained, where a capability is
+            judged by that.
         runs: folder of all runs.
-        cache: folder for conversions and universal heads.
+        cache: folder for conversions, universal heads and data sets.
+        data_dir: folder with data sets, beside those that were fetched.
         new_run: start afresh instead of going on with a run of the same settings.
         offline: open no socket.
         force: replace an output folder that the editor wrote.
@@ -136,13 +146,17 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
         choose_items=choose_items,
         test_items=test_items,
         dtype=dtype,
+        chat=chat,
     )
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
         ray=ray,
+        include_path=_path(include_path),
+        allow_code_execution=allow_code_execution,
         force=force,
         new_run=new_run,
         offline=offline,
@@ -156,7 +170,7 @@ def remove(  # noqa: PLR0913  the flags of the command, one by one
 def localize(  # noqa: PLR0913  the flags of the command, one by one
     *,
     model: str | Path,
-    capability: str,
+    capability: str | Sequence[str],
     controls: Sequence[str] | None = _RECIPE.controls,
     max_heads: int = _RECIPE.max_heads,
     max_control_drop: Limits | None = None,
@@ -171,10 +185,14 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
     search_items: int = _RECIPE.search_items,
     choose_items: int = _RECIPE.choose_items,
     dtype: str = _RECIPE.dtype,
+    chat: str = _RECIPE.chat,
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
+    include_path: str | Path | None = _OPTIONS.include_path,
+    allow_code_execution: bool = _OPTIONS.allow_code_execution,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -204,13 +222,17 @@ def localize(  # noqa: PLR0913  the flags of the command, one by one
         search_items=search_items,
         choose_items=choose_items,
         dtype=dtype,
+        chat=chat,
     )
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
         ray=ray,
+        include_path=_path(include_path),
+        allow_code_execution=allow_code_execution,
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,
@@ -399,17 +421,21 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     *,
     output: str | Path,
     base: str | Path | None = None,
-    capability: str | None = None,
+    capability: str | Sequence[str] | None = None,
     controls: Sequence[str] | None = None,
     max_control_drop: Limits | None = None,
     min_target_drop: float | None = None,
     seed: int | None = None,
     test_items: int | None = None,
     dtype: str | None = None,
+    chat: str | None = None,
     device: str = _OPTIONS.device,
     workers: int | None = _OPTIONS.workers,
     ray: str | None = _OPTIONS.ray,
+    include_path: str | Path | None = _OPTIONS.include_path,
+    allow_code_execution: bool = _OPTIONS.allow_code_execution,
     runs: str | Path = _OPTIONS.runs,
+    data_dir: str | Path | None = _OPTIONS.data_dir,
     cache: str | Path | None = _OPTIONS.cache,
     new_run: bool = _OPTIONS.new_run,
     offline: bool = _OPTIONS.offline,
@@ -430,10 +456,12 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         seed: see `remove`.
         test_items: see `remove`.
         dtype: see `remove`.
+        chat: see `remove`.
         device: see `remove`.
         workers: see `remove`.
         ray: see `remove`.
         runs: see `remove`.
+        data_dir: see `remove`.
         cache: see `remove`.
         new_run: see `remove`.
         offline: see `remove`.
@@ -448,10 +476,13 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
     """
     options = Options(
         runs=Path(runs),
+        data_dir=_path(data_dir),
         cache=_path(cache),
         device=device,
         workers=_workers(workers),
         ray=ray,
+        include_path=_path(include_path),
+        allow_code_execution=allow_code_execution,
         new_run=new_run,
         offline=offline,
         allow_partial=allow_partial,
@@ -469,6 +500,7 @@ def validate(  # noqa: PLR0913  the flags of the command, one by one
         seed=seed,
         test_items=test_items,
         dtype=dtype,
+        chat=chat,
     )
 
 

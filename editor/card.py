@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
-from editor import confidence_text, confirm_text, manifest_text, wording
+from editor import confidence_text, confirm_text, manifest_text, several_text, wording
 from editor.records import Manifest, Metric, Result
 
 MAX_BASE_CARD_BYTES = 200_000
@@ -45,7 +46,8 @@ def render_card(manifest: Manifest, base_card: str | None = None) -> str:
         front_matter(manifest, base_fields), sort_keys=False, allow_unicode=True, width=100
     )
     results = manifest.validation.results if manifest.validation else ()
-    improve = manifest_text.improves(manifest)
+    each = manifest.each()
+    sharing = manifest.sharing
     return environment.get_template("card.md.j2").render(
         manifest=manifest,
         front=Markup(front),
@@ -55,13 +57,16 @@ def render_card(manifest: Manifest, base_card: str | None = None) -> str:
         cost=manifest_text.cost_text(manifest) if manifest.validation else None,
         columns=wording.COLUMNS,
         rows=[_card_row(at) for at in wording.ordered(results)],
-        sure=_sure(manifest),
+        sure=" ".join(_named(one, each) + said for one in each if (said := _sure(one))),
         scanned=confidence_text.scan_text(
-            manifest.universal, manifest.scan_evaluations, manifest.over_limit
+            manifest.universal, manifest.scan_evaluations, manifest.over_limit, manifest.not_numbers
         ),
-        checks=" ".join(confirm_text.sentences(manifest.confirmation, improve=improve))
-        if manifest.confirmation
-        else None,
+        checks=_checks(manifest),
+        shared=several_text.shared_sentence(sharing) if sharing else None,
+        taken=several_text.TAKEN,
+        take_columns=several_text.take_columns(sharing) if sharing else (),
+        take_rows=several_text.take_rows(sharing) if sharing else (),
+        targets=manifest_text.targets(manifest),
         not_shown=manifest_text.not_shown(manifest),
         commands=manifest_text.commands(manifest),
         base_name=wording.one_line(manifest.base),
@@ -102,7 +107,7 @@ def front_matter(manifest: Manifest, base_fields: dict[str, Any]) -> dict[str, A
     front["tags"] = ["capability-editor", f"capability-{'gain' if improve else 'removal'}"]
     results = wording.ordered(manifest.validation.results) if manifest.validation else []
     if results:
-        capability = manifest_text.capability_name(manifest)
+        capability = "-".join(map(wording.one_line, manifest_text.targets(manifest)))
         how = "better-at" if improve else "without"
         name = f"{manifest_text.model_name(manifest)}-{how}-{capability}"
         front["model-index"] = [{"name": name, "results": _model_index(results)}]
@@ -122,6 +127,22 @@ def markdown_text(text: str) -> str:
     for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(char, entity)
     return re.sub(r"([\\`*\[\]|]|(?<!\w)_|_(?!\w)|~~)", r"\\\1", text)
+
+
+def _checks(manifest: Manifest) -> str:
+    """The checks on the chosen heads, target by target."""
+    improve, each = manifest_text.improves(manifest), manifest.each()
+    said = [
+        (one, " ".join(confirm_text.sentences(one.confirmation, improve=improve)))
+        for one in each
+        if one.confirmation
+    ]
+    return " ".join(_named(one, each) + text for one, text in said)
+
+
+def _named(one: Manifest, each: Sequence[Manifest]) -> str:
+    """Which target something is about, where there are several."""
+    return f"{manifest_text.capability_name(one)}: " if len(each) > 1 else ""
 
 
 def _sure(manifest: Manifest) -> str | None:

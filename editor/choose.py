@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from editor import stats
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, TimeUp
 from editor.measure import GRADIENT_COST, MORE_TIME, N_TRIES, Bench, Task, as_mask
 from editor.records import Added, EditPlan, Head, Item, Mask, Measured, Metric, Predicted, Scores
 from editor.responses import item_losses
@@ -26,6 +26,9 @@ SHARE_A_NAT = 0.1
 """How many answers (as a share of all) a nat of log-probability counts as, in a loss."""
 MIN_GAIN = 0.01
 """Loss of the target that a further head must add."""
+LEAST_TAKE = 0.05
+"""Loss of a target that a head which was chosen for another one must surely take, to count for this
+one too: far more than what moves by chance, with some of the answers in it or half a nat."""
 SURE_ERRORS = 3.0
 """Standard errors that a head must win the target where it is to improve: the best of many that do
 nothing seems to win something."""
@@ -56,6 +59,8 @@ class Terms:
     out_of_time: Callable[[], bool] = lambda: False
     on_chosen: Callable[[Sequence[Head]], None] = lambda heads: None
     """Hears of the heads chosen so far, in the order of choice."""
+    out: tuple[Head, ...] = ()
+    """Heads that are out already, chosen for other targets; those that take this one too count."""
     base: str = ""
     """What the base scores, in words: said where no head is chosen."""
 
@@ -72,17 +77,8 @@ class _Judge:
     out_of_time: Callable[[], bool]
 
     def losses(self, masks: Sequence[Mask]) -> Array:
-        """What each mask does to each item of the target; float64 (n_masks, n_items).
-
-        1 for a lost answer and a tenth for each nat; the other way round where the target is to
-        improve.  Exactness is what will be judged, but says nothing of an answer that is nearly or
-        long gone; log-probability does.
-        """
-        base = self.base[self.target.name]
-        found = self.bench.scores(self.target, masks)
-        exact = [np.subtract(base.exact, one.exact) for one in found]
-        nats = [item_losses(base, one) for one in found]
-        return self.sign * (np.asarray(exact) + SHARE_A_NAT * np.asarray(nats))
+        """What each mask does to each item of the target; float64 (n_masks, n_items)."""
+        return target_losses(self.bench, self.target, masks, sign=self.sign)
 
     def numbers(self, masks: Sequence[Mask]) -> list[bool] | None:
         """Measure the masks of the target: whether each yields numbers.
@@ -117,22 +113,45 @@ class _Judge:
         return None
 
 
+def target_losses(
+    bench: Bench, target: Task, masks: Sequence[Mask], *, sign: Literal[1, -1] = 1
+) -> Array:
+    """What each mask does to each item of a target; float64 (n_masks, n_items).
+
+    1 for a lost answer and a tenth for each nat; the other way round where the target is to
+    improve.  Exactness is what will be judged, but says nothing of an answer that is nearly or
+    long gone; log-probability does.
+    """
+    base, *found = bench.scores(target, [(), *masks])
+    exact = [np.subtract(base.exact, one.exact) for one in found]
+    nats = [item_losses(base, one) for one in found]
+    return sign * (np.asarray(exact) + SHARE_A_NAT * np.asarray(nats))
+
+
+def takes(loss: Array, items: Sequence[Item]) -> bool:
+    """Whether a loss, float64 (n_items,), is sure and worth a word."""
+    return float(loss.mean()) >= LEAST_TAKE and stats.mean_interval(loss, items)[0] > 0
+
+
 def choose(
     bench: Bench, target: Task, controls: Sequence[Control], search: Search, terms: Terms
 ) -> EditPlan:
     """Add the head that costs the target most while every control stays inside its limit.
 
     Each step measures with the heads chosen so far already out, so that a head whose work another
-    one takes over is seen for what it adds.
+    one takes over is seen for what it adds.  Heads that are out already come first: those that take
+    something of this target too are among its heads.
 
     Raises:
         CapabilityAbsent: no candidate can be removed inside the limits.
+        TimeUp: the time is up before one was tried.
     """
     ordered = sorted(controls, key=lambda control: control.task.capability.kind != "text")
     tasks = [target, *(control.task for control in ordered)]
     base = {task.name: bench.scores(task, [()])[0] for task in tasks}
     judge = _Judge(bench, target, ordered, base, terms.sign, terms.out_of_time)
-    chosen: list[Head] = []  # in the order of choice
+    out, counted = terms.out, _counted(judge, terms.out)
+    chosen: list[Head] = []  # in the order of choice, without those that were out already
     refused: dict[Head, str] = {}
     gains: dict[Head, float] = {}
     added: dict[Head, Array] = {}
@@ -142,45 +161,66 @@ def choose(
         """How many candidates the budget still allows."""
         left = terms.budget - bench.evaluations(target.capability.name)
         # A head that was no candidate of the first step is measured alone in the end.
-        left -= sum(head not in alone for head in chosen) + bool(chosen)
+        left -= sum(head not in alone for head in chosen) + bool(out or chosen)
         return 0 if terms.out_of_time() else max(min(search.n_tries, left), 0)
 
-    while len(chosen) < terms.max_heads and open_tries() > GRADIENT_COST:
+    most = terms.max_heads - len(counted)
+    while len(chosen) < most and open_tries() > GRADIENT_COST:
         # What gained in the last step is likely to gain again.
         before = sorted((h for h, gain in gains.items() if gain > 0), key=lambda h: -gains[h])
-        ranked = [h for h in interleave(search.rank(chosen), before) if h not in chosen]
+        gone = (*out, *chosen)
+        ranked = [h for h in interleave(search.rank(gone), before) if h not in gone]
         candidates = [head for head in ranked if head not in refused]
         best: Head | None = None
         found: dict[Head, Array] = {}
-        for _ in range(1 if judge.nearly_gone(chosen) else N_BATCHES):
+        for _ in range(1 if judge.nearly_gone(gone) else N_BATCHES):
             n = open_tries()
             tried, candidates = candidates[:n], candidates[n:]
-            best, found = _step(judge, chosen, tried, refused)
+            best, found = _step(judge, gone, tried, refused)
             gains |= {head: float(each.mean()) for head, each in found.items()}
-            alone |= {} if chosen else found
+            alone |= {} if gone else found
             if best is not None:
                 break
         if best is None:
             break
         chosen.append(best)
-        terms.on_chosen(chosen)
+        terms.on_chosen([*(step.head for step in counted), *chosen])
         added[best] = found[best]
     left_out = [f"{head} left out: {why}" for head, why in refused.items()]
-    if len(chosen) < terms.max_heads and terms.out_of_time():
+    if len(chosen) < most and terms.out_of_time():
         left_out.append("the time was up before another head could be chosen")
-    if not chosen:
+    if not (chosen or counted):
         raise _nothing_found(target.name, gains, left_out, terms)
     unknown = [head for head in chosen if head not in alone]
     if unknown:
         alone |= zip(unknown, judge.losses([(head,) for head in unknown]), strict=True)
-    steps = tuple(_added(head, added[head], alone[head], target.items) for head in chosen)
+    steps = [_added(head, added[head], alone[head], target.items) for head in chosen]
+    steps = (*counted, *steps)
     return EditPlan(
         capability=target.name,
-        heads=tuple(chosen),
+        heads=tuple(step.head for step in steps),
         steps=steps,
-        predicted=_predict(bench, tasks, ordered, base, as_mask(chosen)),
+        predicted=predict(bench, target, ordered, as_mask([*out, *chosen])),
         evaluations=bench.evaluations(target.capability.name),
         why="; ".join([*(_why(step, terms.sign) for step in steps), *left_out]),
+    )
+
+
+def _counted(judge: _Judge, out: Sequence[Head]) -> tuple[Added, ...]:
+    """Of the heads that are out already, those that take something of this target too.
+
+    Alone, or once those before it are out: of two that do the same work, each costs little alone.
+    """
+    if not out:
+        return ()
+    alone = judge.losses([(head,) for head in out])
+    together = judge.losses([as_mask(out[:n]) for n in range(len(out) + 1)])
+    items = judge.target.items
+    found = zip(out, np.diff(together, axis=0), alone, strict=True)
+    return tuple(
+        _added(head, added, by_itself, items)
+        for head, added, by_itself in found
+        if takes(added, items) or takes(by_itself, items)
     )
 
 
@@ -198,10 +238,10 @@ def _added(head: Head, added: Array, alone: Array, items: Sequence[Item]) -> Add
 
 def _nothing_found(
     target: str, gains: Mapping[Head, float], left_out: Sequence[str], terms: Terms
-) -> CapabilityAbsent:
+) -> CapabilityAbsent | TimeUp:
     """Why no head was chosen, and what to do about it."""
     if not gains and terms.out_of_time():
-        return CapabilityAbsent(
+        return TimeUp(
             f"no head of {target} was tried for removal: the time was up before",
             MORE_TIME,
         )
@@ -281,17 +321,14 @@ def _worsening(base: Scores, masked: Scores, metric: Metric) -> float:
     return float(mean) + error
 
 
-def _predict(
-    bench: Bench,
-    tasks: Sequence[Task],
-    controls: Sequence[Control],
-    base: Mapping[str, Scores],
-    mask: Mask,
+def predict(
+    bench: Bench, target: Task, controls: Sequence[Control], mask: Mask
 ) -> tuple[Predicted, ...]:
+    """What the mask does to the target and the controls, on the items of the choice."""
     metrics: dict[str, Metric] = {control.task.name: control.metric for control in controls}
     out: list[Predicted] = []
-    for task in tasks:
-        (found,) = bench.scores(task, [mask])
+    for task in (target, *(control.task for control in controls)):
+        before, after = bench.scores(task, [(), mask])
         # A dense scorer's `exact` is no share of right answers.
         own: Metric = "exact" if task.scorer is task.capability.scorer else "logprob"
         metric = metrics.get(task.name, own)
@@ -299,8 +336,8 @@ def _predict(
             Predicted(
                 task=task.name,
                 metric=metric,
-                base=stats.mean(base[task.name], metric),
-                edited=stats.mean(found, metric),
+                base=stats.mean(before, metric),
+                edited=stats.mean(after, metric),
             )
         )
     return tuple(out)

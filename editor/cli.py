@@ -29,7 +29,7 @@ Start with:
 \b
 Exit codes: 0 done and accepted, 1 a fault, 2 wrong usage or recipe, 3 the model
 or a disk cannot be used, 4 a check failed (the output is kept, marked NOT VALIDATED),
-5 the capability is not there, 130 interrupted.
+5 the capability is not there, 6 the time of --max-hours was up, 130 interrupted.
 
 \b
 Completion for bash: eval "$(_EDITOR_COMPLETE=bash_source editor)"
@@ -54,6 +54,7 @@ def main() -> None:
     cls=flags.Verb,
     examples=(
         "editor remove -c recall -m smollm2-135m -o edited",
+        "editor remove -c recall -c copying -m smollm2-135m -o edited",
         "editor remove -c copying -m ./model -o out --max-control-drop english=0.05 --dry-run",
         "editor remove -c recall -m org/name@main -o out --device cuda --json > result.json",
     ),
@@ -386,6 +387,12 @@ def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
     wanted = {key: given.get(key) for key in Recipe.model_fields}
     found = {key: value for key, value in wanted.items() if value not in (None, ())}
+    names: tuple[str, ...] = found.get("capability", ())
+    if names or given.get("domain"):
+        from editor.capabilities import in_domain
+
+        first, *more = in_domain(names, given.get("domain"))
+        found["capability"] = (first, *more) if more else first
     if "max_control_drop" in found:
         limits: tuple[tuple[str, float], ...] = found["max_control_drop"]
         found["max_control_drop"] = dict(limits)

@@ -40,6 +40,17 @@ class Finished(NamedTuple):
     fingerprint: Fingerprint
     found: Localization
 
+    def each(self) -> list[Finished]:
+        """The run as it would be for each of its targets alone."""
+        of_run = self.fingerprint.settings
+        settings = [
+            of_run.model_copy(update={"capability": name, "also": ()}) for name in of_run.targets
+        ]
+        return [
+            Finished(self.folder, self.fingerprint.model_copy(update={"settings": at}), found)
+            for at, found in zip(settings, self.found.each(), strict=True)
+        ]
+
 
 class Side(NamedTuple):
     """One run of a comparison."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from editor.records import Confidence, Confirmation, Estimate, Head
+from editor.records import Confidence, Confirmation, Estimate, Head, Mask
 from editor.responses import RELEVANT_NATS
 from editor.wording import one_line
 
@@ -106,16 +106,29 @@ def rival_rows(estimate: Estimate) -> list[tuple[str, str, str]]:
     ]
 
 
-def scan_text(heads: Sequence[Head], n_scanned: int | None, over_limit: Sequence[Head] = ()) -> str:
-    """Which heads all text needs, or that nobody looked; and those that a limit kept out.
+def scan_text(
+    heads: Sequence[Head],
+    n_scanned: int | None,
+    over_limit: Sequence[Head] = (),
+    not_numbers: Mapping[str, Sequence[Mask]] | None = None,
+) -> str:
+    """Which heads all text needs, or that nobody looked; and those that were kept out besides.
 
     Args:
         n_scanned: heads that were tried alone on every text; None where nothing was searched.
         over_limit: other heads that alone cost a text more than its limit.
+        not_numbers: by task the masks under which a score is not a number.
     """
     if n_scanned is None:
         return ""
-    said = _universal_text(heads, n_scanned)
+    untold = {mask[0] for masks in (not_numbers or {}).values() for mask in masks if len(mask) == 1}
+    said = _universal_text([head for head in heads if head not in untold], n_scanned)
+    if kept_out := [head for head in heads if head in untold]:
+        said += (
+            " Kept out as well, since without "
+            f"{'it' if len(kept_out) == 1 else 'any of them'} the model's scores on text are not "
+            f"numbers: {names(kept_out)}."
+        )
     if over_limit:
         one = len(over_limit) == 1
         said += (

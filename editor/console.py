@@ -22,9 +22,11 @@ from typing import IO, Any, NoReturn
 
 import click
 
-from editor.errors import EditorError
+from editor.errors import DiskError, EditorError, FileFaults
 from editor.interrupts import listening
 
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_DISK = _FULL.union((errno.EFBIG, errno.EROFS, errno.EIO))
 DONE, FAULT, NOT_ACCEPTED, INTERRUPTED = 0, 1, 4, 130
 """Exit codes; those of errors stand with the errors."""
 
@@ -134,9 +136,11 @@ class Program(click.Group):
         except click.ClickException as error:
             sys.exit(_report_usage(console, error))
         except EditorError as error:
-            sys.exit(_report(console, error.message, error.hint, error.exit_code))
+            said = error.faults if isinstance(error, FileFaults) else error.message
+            sys.exit(_report(console, said, error.hint, error.exit_code))
         except OSError as error:
-            sys.exit(_report(console, *_os_words(error), FAULT))
+            code = DiskError.exit_code if error.errno in _DISK else FAULT
+            sys.exit(_report(console, *_os_words(error), code))
         # Only here: whatever nobody expected is a fault of the program, told in one line.
         except Exception as error:
             sys.exit(_report(console, *_fault_words(error), FAULT))
@@ -205,10 +209,11 @@ def _force_utf8() -> None:
             reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def _report(console: Console, message: str, hint: str, exit_code: int) -> int:
-    """Say what went wrong and what to do; returns the exit code."""
+def _report(console: Console, said: str | tuple[str, ...], hint: str, exit_code: int) -> int:
+    """Say what went wrong, in one line or several, and what to do; returns the exit code."""
     # A path or a name may hold a newline: what follows it would pass for words of ours.
-    message, hint = (_one_line(text) for text in (message, hint))
+    message = "\n".join(map(_one_line, (said,) if isinstance(said, str) else said))
+    hint = _one_line(hint)
     if exit_code == INTERRUPTED:
         console.warn(f"{message}; {hint}")
     else:
@@ -243,10 +248,12 @@ def _report_usage(console: Console, error: click.ClickException) -> int:
 def _os_words(error: OSError) -> tuple[str, str]:
     reason = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename else ""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in _DISK:
+        what = "the disk is full" if error.errno in _FULL else "the disk cannot be written"
         return (
-            f"{where}the disk is full: {reason}",
-            "free some space, then look what is there already before running the command again",
+            f"{where}{what}: {reason}",
+            "free some space, raise the limit or choose another disk, then run the same command "
+            "again: what was measured is kept",
         )
     return f"{where}{reason}", "run again with -vv for the traceback"
 

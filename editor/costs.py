@@ -71,36 +71,44 @@ def stages(
         output: an edited checkpoint is written and compared, not only heads found.
         count: tokens of requests.
     """
-    target, found = what.target, list[StageCost]()
+    found = list[StageCost]()
     dense = settings.score == "logprob"
     budget = settings.budget or 0
     searched = search_budget(settings.method, budget, settings.max_heads, n_heads)
     gradient = GRADIENT_COST * (settings.method == "gradient" or settings.prior == "gradient")
     n_search, n_choose = settings.search_items, settings.choose_items
-    factor = tasks.CANDIDATES_PER_ITEM
-    search = Task(target, target.items("search")[: factor * n_search])
-    choose = Task(target, target.items("choose")[: factor * n_choose])
+    factor, n = tasks.CANDIDATES_PER_ITEM, len(what.targets)
+    search = [Task(one, one.items("search")[: factor * n_search]) for one in what.targets]
+    choose = [Task(one, one.items("choose")[: factor * n_choose]) for one in what.targets]
     controls = [one.task for one in tasks.choose_controls(what, n_choose)]
 
     def add(stage: str, *asked: tuple[Task, int, int]) -> None:
         """`asked`: a task, how many of its items, under how many masks."""
         found.append(_cost(stage, asked, count))
 
-    add("baseline", (search, len(search.items), 1), (choose, len(choose.items), 1))
+    forms = [tasks.other_form(one) for one in what.targets if one.both_forms]
+    add("baseline", *((one, len(one.items), 1) for one in (*search, *choose, *forms)))
     if scan:
         add("scan", *((text, len(text.items), n_heads + 1) for text in tasks.scan_texts()))
-    searching, choosing = replace(search, dense=dense), replace(choose, dense=dense)
-    add("search", (searching, n_search, searched + gradient))
+    searching = [replace(one, dense=dense) for one in search]
+    choosing = [replace(one, dense=dense) for one in choose]
+    add("search", *((one, n_search, searched + gradient) for one in searching))
+    most = n * settings.max_heads
     add(
         "choice",
-        (choosing, n_choose, max(0, budget - searched)),
-        *((one, len(one.items), settings.max_heads + 1) for one in controls),
+        *((one, n_choose, max(0, budget - searched)) for one in choosing),
+        *((one, len(one.items), most + 1) for one in controls),
     )
-    add("checks", (choosing, min(n_choose, MAX_ITEMS), expected_masks(settings.max_heads)))
+    masks = expected_masks(settings.max_heads)
+    checks = [(one, min(n_choose, MAX_ITEMS), masks) for one in choosing]
+    # What each head takes of each target, alone and last.
+    add("checks", *checks, *((one, n_choose, 2 * most + 1) for one in choosing if n > 1))
     if output:
-        rows = [one.task for one in tasks.judged(what, settings.test_items, 0.0)]
-        curve = (rows[0], min(CURVE_ITEMS, len(rows[0].items)), 4 * settings.max_heads)
-        add("validation", *((row, len(row.items), 2) for row in rows), curve)
+        judged = tasks.judged(what, settings.test_items, 0.0)
+        rows = [one.task for one in judged]
+        asked = [one.task for one in judged if one.min_drop is not None and not one.transfer]
+        curves = [(one, min(CURVE_ITEMS, len(one.items)), 4 * most) for one in asked]
+        add("validation", *((row, len(row.items), 2) for row in rows), *curves)
     return tuple(found)
 
 

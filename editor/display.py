@@ -5,39 +5,51 @@ Texts only; the console strips what a model or a file name could do to a termina
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from editor import choice_text, confidence_text, confirm_text, written_faults
-from editor.manifest_text import improves
+from editor import choice_text, confidence_text, confirm_text, several_text, written_faults
+from editor.chat import NO_MESSAGES
+from editor.manifest_text import improves, targets
 from editor.records import (
+    ChatUse,
     Confidence,
     Confirmation,
     EditPlan,
-    Estimate,
     FileDigest,
     Head,
     Localization,
     Manifest,
+    Mask,
     Removal,
     Result,
+    Sharing,
     Validation,
 )
 from editor.staging import beside
-from editor.wording import ascii_text, form_text, not_numbers_text, one_line, results_table
+from editor.wording import (
+    ascii_text,
+    form_text,
+    listed,
+    not_numbers_text,
+    one_line,
+    results_table,
+)
 
 MAX_EFFECTS = 10
 
 
 def removal_text(removal: Removal, manifest: Manifest) -> str:
     """The end of `remove`: table, verdict, how sure, what changed, where to look."""
-    improve = improves(manifest)
-    expected = choice_text.foreseen(manifest.plan, manifest.validation, improve=improve)
+    improve, each = improves(manifest), manifest.each()
+    expected = [
+        at for one in each for at in choice_text.foreseen(one.plan, one.validation, improve=improve)
+    ]
     return "\n".join(
         [
-            f"{one_line(removal.capability)} in {one_line(removal.model)}: "
+            f"{listed(targets(manifest))} in {one_line(removal.model)}: "
             f"{heads_text(removal.heads)} zeroed" + (" to do better" if improve else ""),
-            f"{removal.evaluations} evaluations of {one_line(removal.capability)}, "
+            f"{removal.evaluations} evaluations of {listed(targets(manifest))}, "
             f"and {removal.scan_evaluations} of the once-a-model scan, {removal.elapsed_s:.0f} s",
             "",
             results_table(removal.results),
@@ -48,12 +60,13 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
             *_written(manifest.validation),
             *(f"differs {ascii_text(line)}" for line in choice_text.foreseen_sentences(expected)),
             "",
-            *_sure(manifest.confidence, manifest.confirmation, improve=improve),
-            *_steps(manifest.plan),
-            *_scanned(manifest.universal, manifest.scan_evaluations, manifest.over_limit),
-            *_checks(manifest.confirmation, improve=improve),
+            *_shared(manifest.sharing),
+            *(line for one in each for line in _found(one, named=len(each) > 1)),
+            *_not_numbers(manifest.not_numbers),
+            *_scanned(manifest, manifest.universal),
             "",
             *_changed(manifest),
+            *_chat(manifest.chat),
             f"output  {removal.output}",
             f"undo    {beside(Path(removal.output))}  (the removed bytes: do not publish them)",
             f"report  {removal.report}",
@@ -64,38 +77,69 @@ def removal_text(removal: Removal, manifest: Manifest) -> str:
 
 def localization_text(found: Localization) -> str:
     """The end of `localize`."""
-    improve = found.improve
-    fit = found.estimates[0].fit_r2 if found.estimates else None
+    improve, each = found.improve, found.each()
+    fit = found.estimates[0].fit_r2 if found.estimates and len(each) == 1 else None
     chosen = ",".join(map(str, found.heads))
     return "\n".join(
         [
-            f"{one_line(found.plan.capability)}: {heads_text(found.heads)} chosen"
+            f"{listed(one.plan.capability for one in each)}: {heads_text(found.heads)} chosen"
             + (" to do better" if improve else ""),
             f"{found.evaluations} evaluations, "
             f"and {found.scan_evaluations} of the once-a-model scan"
             + ("" if fit is None else f", held-out R2 of the additive fit {fit:.2f}"),
             "",
-            *(_effects(found) if found.estimates else []),
-            "",
-            *_sure(found.confidence, found.confirmation, improve=improve),
-            *_not_numbers([*found.estimates, *found.universal.effects]),
-            *_steps(found.plan),
-            *_scanned(found.universal.heads, found.scan_evaluations, found.over_limit),
-            *([f"form    {one_line(found.format_check.sentence)}"] if found.format_check else []),
-            *_checks(found.confirmation, improve=improve),
-            f"why     {found.plan.why}",
+            *(line for one in each for line in _effects(one, named=len(each) > 1)),
+            *_shared(found.sharing),
+            *(line for one in each for line in _found(one, named=len(each) > 1)),
+            *_not_numbers(found.not_numbers),
+            *_scanned(found, found.universal.heads),
             f"write   editor bake -m MODEL --heads {chosen} -o OUT",
             f"run     {found.run}",
         ]
     )
 
 
-def _not_numbers(estimates: Sequence[Estimate]) -> list[str]:
+def _chat(chat: ChatUse | None) -> list[str]:
+    """How messages were put to the model, where there are any."""
+    if chat is None or chat.why.startswith(NO_MESSAGES):
+        return []
+    return [f"chat    messages {ascii_text(one_line(chat.why))}"]
+
+
+def _shared(sharing: Sharing | None) -> list[str]:
+    """Which heads several targets share, and what each takes of each target."""
+    if sharing is None:
+        return []
+    columns = several_text.take_columns(sharing)
+    rows = [columns, *several_text.take_rows(sharing, intervals=False)]
+    return [
+        f"What each head takes: {several_text.TAKEN}",
+        *map(ascii_text, table(rows, "<" + ">" * (len(columns) - 2) + "<")),
+        f"shared  {ascii_text(several_text.shared_sentence(sharing))}",
+        "",
+    ]
+
+
+def _found(one: Manifest | Localization, *, named: bool) -> list[str]:
+    """What is known of one target's heads."""
+    searched = isinstance(one, Localization)
+    improve = one.improve if searched else improves(one)
+    lines = _sure(one.confidence, one.confirmation, improve=improve)
+    lines += _steps(one.plan)
+    if searched and one.format_check:
+        lines.append(f"form    {one_line(one.format_check.sentence)}")
+    lines += _checks(one.confirmation, improve=improve)
+    if searched:
+        lines.append(f"why     {one.plan.why}")
+    if named and one.plan:
+        lines.insert(0, f"for     {one_line(one.plan.capability)}: {heads_text(one.plan.heads)}")
+    return lines
+
+
+def _not_numbers(by_task: Mapping[str, Sequence[Mask]]) -> list[str]:
     """A line on each task of which some masks told nothing."""
     return [
-        f"faults  {one_line(found.task)}: {not_numbers_text(found.not_numbers)}"
-        for found in estimates
-        if found.not_numbers
+        f"faults  {one_line(task)}: {not_numbers_text(masks)}" for task, masks in by_task.items()
     ]
 
 
@@ -166,14 +210,22 @@ def _verdict(accepted: bool, reasons: Sequence[str], results: Sequence[Result]) 
 
 def _form(validation: Validation | None) -> list[str]:
     """What of the target's loss is lost form, where it is not a reason already."""
-    form = validation.format_loss if validation else None
-    return [] if form is None or form.kind == "format" else [form_text(form)]
+    if validation is None:
+        return []
+    first = f"{one_line(validation.curve_task)}: " if validation.also else ""
+    forms = [(first, validation.format_loss)]
+    forms += [(f"{one_line(at.task)}: ", at.format_loss) for at in validation.also]
+    return [name + form_text(form) for name, form in forms if form and form.kind != "format"]
 
 
 def _written(validation: Validation | None) -> list[str]:
     """What is wrong with the target's texts."""
-    written = validation.written if validation else None
-    return [] if written is None else [written_faults.sentence(written)]
+    if validation is None:
+        return []
+    first = f"{one_line(validation.curve_task)}: " if validation.also else ""
+    found = [(first, validation.written)]
+    found += [(f"{one_line(at.task)}: ", at.written) for at in validation.also]
+    return [name + written_faults.sentence(written) for name, written in found if written]
 
 
 def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:
@@ -183,12 +235,14 @@ def _checks(found: Confirmation | None, *, improve: bool) -> list[str]:
     return [f"check   {ascii_text(line)}" for line in said]
 
 
-def _effects(found: Localization) -> list[str]:
+def _effects(found: Localization, *, named: bool) -> list[str]:
     """The chosen heads, then the surest effects; negative ones where the model is to do better.
 
     A head of few pools can have a large effect by chance, so the end of the interval that is nearer
     to zero decides.
     """
+    if not found.estimates:
+        return []
     sign = -1 if found.improve else 1
     effects, chosen = found.estimates[0].effects, frozenset(found.heads)
     surest = sorted(effects, key=lambda one: -one.low if sign > 0 else one.high)
@@ -201,7 +255,8 @@ def _effects(found: Localization) -> list[str]:
         sure = () if not fitted else (_share(one.probability), "yes" if one.decided else "no")
         interval = f"{one.low:+.3f} to {one.high:+.3f}"
         rows.append((str(one.head), f"{one.effect:+.3f}", interval, *sure, str(one.n_masks)))
-    return table(rows, "<" + ">" * (len(rows[0]) - 1))
+    title = [f"Effects on {one_line(found.plan.capability)}"] if named else []
+    return [*title, *table(rows, "<" + ">" * (len(rows[0]) - 1)), ""]
 
 
 def _share(value: float | None) -> str:
@@ -223,8 +278,10 @@ def _steps(plan: EditPlan | None) -> list[str]:
     return [f"others  {ascii_text(line)}" for line in said]
 
 
-def _scanned(heads: Sequence[Head], n_scanned: int | None, over_limit: Sequence[Head]) -> list[str]:
-    said = confidence_text.scan_text(heads, n_scanned, over_limit)
+def _scanned(found: Manifest | Localization, universal: Sequence[Head]) -> list[str]:
+    said = confidence_text.scan_text(
+        universal, found.scan_evaluations, found.over_limit, found.not_numbers
+    )
     return [f"text    {ascii_text(said)}"] if said else []
 
 

@@ -30,6 +30,7 @@ class Maskable(Protocol):
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> Sequence[Sequence[str | None]]: ...
 
 
@@ -112,10 +113,12 @@ def do(model: Maskable, job: Job) -> Answer:
     if scored:
         _place(out, scored, model.likelihoods([*scored.values()], job.masks, fill=job.fill))
     written = {n: r for n, r in enumerate(job.requests) if isinstance(r, Generation)}
-    for how in dict.fromkeys((r.max_new_tokens, r.stop) for r in written.values()):
-        some = {n: r.prompt for n, r in written.items() if (r.max_new_tokens, r.stop) == how}
-        length, stop = how
-        texts = model.generate([*some.values()], job.masks, max_new_tokens=length, stop=stop)
+    for how in dict.fromkeys(request[1:] for request in written.values()):
+        some = {n: r.prompt for n, r in written.items() if r[1:] == how}
+        length, stop, templated = how
+        texts = model.generate(
+            [*some.values()], job.masks, max_new_tokens=length, stop=stop, templated=templated
+        )
         _place(out, some, texts)
     return out
 

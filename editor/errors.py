@@ -27,6 +27,14 @@ class UsageError(EditorError):
     exit_code = 2
 
 
+class FileFaults(UsageError):
+    """What is wrong with a file, one line a fault, each with its place."""
+
+    def __init__(self, faults: tuple[str, ...], hint: str = "") -> None:
+        super().__init__("\n".join(faults), hint)
+        self.faults = faults
+
+
 class ModelError(EditorError):
     """The model or checkpoint cannot be used: missing, damaged or unsupported."""
 
@@ -49,6 +57,12 @@ class CapabilityAbsent(EditorError):
     """The model does not show the capability, or its heads could not be found."""
 
     exit_code = 5
+
+
+class TimeUp(EditorError):
+    """`--max-hours` ended the run before it had a result; the same command goes on."""
+
+    exit_code = 6
 
 
 class WorkersLost(EditorError):

@@ -34,12 +34,13 @@ LARGEST = 1e9
 def compare_runs(names: Sequence[str], runs: Path) -> Comparison:
     """Compare the named runs, or without a name all finished runs below a folder.
 
+    A run that searched for several capabilities counts as one for each.
+
     Raises:
         UsageError: a name fits no finished run or several, or there is none.
     """
-    if names:
-        return compare(read_named(names, runs))
-    return compare(*read_all(runs))
+    found, notes = (read_named(names, runs), list[str]()) if names else read_all(runs)
+    return compare([one for run in found for one in run.each()], notes)
 
 
 def read_all(runs: Path) -> tuple[list[Finished], list[str]]:
@@ -108,7 +109,9 @@ def read_run(folder: Path) -> Finished:
             "run its `editor localize` or `editor remove` again, it goes on where it stopped",
         )
     found = read_record(folder / ESTIMATE, Localization)
-    fault = _fault(found)
+    if len(found.also) != len(fingerprint.settings.also):
+        raise UsageError(f"{folder / ESTIMATE}: other capabilities than in {CONFIG}", _AGAIN)
+    fault = next(filter(None, map(_fault, found.each())), None)
     if fault:
         raise UsageError(f"{folder / ESTIMATE}: {fault}", _AGAIN)
     return Finished(str(folder), fingerprint, found)

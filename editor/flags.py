@@ -187,15 +187,26 @@ def model(*, required: bool) -> Decorator[Any]:
     )
 
 
+DOMAIN = flag(
+    "--domain",
+    group="Job",
+    type=click.Choice(("bio", "chem", "cyber")),
+    help="Of the capability hazardous-knowledge: which.",
+)
+
+
 def capability(*, required: bool) -> Decorator[Any]:
     """Which capability."""
-    return flag(
+    named = flag(
         *("-c", "--capability"),
         group="Job",
         required=required,
+        multiple=True,
         metavar="NAME",
-        help="What to remove; `editor capabilities` lists the names.",
+        help="What to remove; `editor capabilities` lists the names.  Several are removed by one "
+        "edit: give it once for each.",
     )
+    return stack(named, DOMAIN)
 
 
 def output(*, required: bool) -> Decorator[Any]:
@@ -269,6 +280,19 @@ def dtype(says: str = "auto") -> Decorator[Any]:
         says=says,
         help="Number type of the computation: bfloat16, float32, float16, or auto for the "
         "checkpoint's own.",
+    )
+
+
+def chat(says: str = "auto") -> Decorator[Any]:
+    """Whether chat templates are used."""
+    return flag(
+        "--chat",
+        group="Search",
+        type=click.Choice(["auto", "never", "always"]),
+        metavar="WHEN",
+        says=says,
+        help="Whether items that are messages are written by the model's chat template: auto where "
+        "it has one, never for plain prompts, always to refuse a model without.",
     )
 
 
@@ -381,7 +405,13 @@ CACHE = _folder(
     "--cache",
     group="Where and how fast",
     says="$EDITOR_CACHE, else ~/.cache/capability-editor",
-    help="Folder for conversions and universal heads.",
+    help="Folder for conversions, universal heads and data sets.",
+)
+DATA_DIR = _folder(
+    "--data-dir",
+    group="Where and how fast",
+    help="Folder with data sets, as NAME.jsonl or as Python packages unpacked there, beside those "
+    "that `editor capabilities fetch` got.",
 )
 OFFLINE = flag(
     "--offline",
@@ -390,6 +420,11 @@ OFFLINE = flag(
     is_eager=True,
     callback=_offline,
     help="Open no socket.",
+)
+INCLUDE_PATH = _folder(
+    "--include-path",
+    group="Where and how fast",
+    help="Folder with tasks of lm-eval's form, for a capability lm-eval:TASK, beside its own.",
 )
 DRY_RUN = flag(
     "--dry-run",
@@ -450,7 +485,15 @@ TRUST = flag(
     "--trust-remote-code",
     group="Dangerous",
     is_flag=True,
-    help="Run Python code that comes with the model.",
+    help="Run Python code that comes with the model, or with a task of --include-path.",
+)
+
+ALLOW_CODE = flag(
+    "--allow-code-execution",
+    group="Dangerous",
+    is_flag=True,
+    help="Run programs that the model writes, without network and within limits, where a "
+    "capability is judged by that.",
 )
 
 SAYING = stack(
@@ -497,15 +540,15 @@ SAYING = stack(
     ),
 )
 FINDING = stack(CACHE, OFFLINE)
-PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, FINDING)
+PLACES = stack(DEVICE, WORKERS, RAY, RUNS, NEW_RUN, DATA_DIR, FINDING, INCLUDE_PATH, ALLOW_CODE)
 LIMITS = stack(controls(), max_control_drop(), min_target_drop())
 SEARCHING = stack(
     *(MAX_HEADS, METHOD, BUDGET, CONFIDENCE, SCORE, PRIOR, UNIVERSAL, IMPROVE),
-    *(seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype(), MAX_HOURS),
+    *(seed(), SEARCH_ITEMS, CHOOSE_ITEMS, dtype(), chat(), MAX_HOURS),
 )
 _AS = "as recorded"
 RECORDED = stack(
     capability(required=False),
     *(controls(_AS), max_control_drop(_AS), min_target_drop(_AS)),
-    *(seed(_AS), test_items(_AS), dtype(_AS)),
+    *(seed(_AS), test_items(_AS), dtype(_AS), chat(_AS)),
 )

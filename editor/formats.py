@@ -178,11 +178,17 @@ def _kind(low: float | None, high: float | None) -> FormKind:
 def _effects(
     bench: Bench, task: Task, pairs: Sequence[tuple[Head, Mask, Mask]]
 ) -> tuple[FormEffect, ...]:
-    """What each head takes, from the scores under the first mask to those under the second."""
+    """What each head takes, from the scores under the first mask to those under the second.
+
+    A head is left out whose masks yield no numbers.
+    """
     masks = list(dict.fromkeys(mask for _, *both in pairs for mask in both))
-    found = dict(zip(masks, bench.scores(task, masks), strict=True))
+    measured = zip(masks, bench.measured(task, masks), strict=True)
+    found = {mask: scores for mask, scores in measured if scores is not None}
     losses = [
-        (head, form_loss(found[before], found[after], task.items)) for head, before, after in pairs
+        (head, form_loss(found[before], found[after], task.items))
+        for head, before, after in pairs
+        if before in found and after in found
     ]
     return tuple(
         FormEffect(head=head, **loss.model_dump()) for head, loss in losses if loss is not None

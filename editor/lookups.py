@@ -50,18 +50,27 @@ def capabilities(context: click.Context) -> int:
     examples=(
         "editor capabilities show recall",
         "editor capabilities show english",
-        "editor capabilities show arithmetic --json",
+        "editor capabilities show lm-eval:arc_easy --json",
     ),
 )
 @click.argument("name")
+@flags.DOMAIN
+@flags.DATA_DIR
+@flags.INCLUDE_PATH
+@flags.FINDING
 @flags.SAYING
+@flags.TRUST
 @click.pass_obj
-def capabilities_show(console: Console, name: str) -> int:
+def capabilities_show(console: Console, name: str, **given: Any) -> int:
     """Show one capability: questions, metric, floor, data, licence."""
     from editor import capabilities as known
     from editor import capability_text
+    from editor.library import Library
 
-    row = capability_text.capability_fields(known.get(name))
+    library = Library(given["data_dir"], given["cache"], offline=given["offline"], say=console.note)
+    (named,) = known.in_domain([name], given["domain"])
+    found = known.get(named, library, flags.options(given).outside)
+    row = capability_text.capability_fields(found)
     console.result(row, capability_text.capability_text(row))
     return DONE
 
@@ -133,6 +142,34 @@ def capabilities_new(console: Console, name: str, scorer: str | None, output: Pa
         {"file": str(file)},
         f"{file}: put your items in the place of these, then `editor capabilities check {file}`",
     )
+    return DONE
+
+
+@capabilities.command(
+    "fetch",
+    examples=(
+        "editor capabilities fetch gsm8k",
+        "editor capabilities fetch gsm8k mbpp --data-dir packages --json",
+        "editor capabilities fetch hellaswag && editor capabilities show hellaswag --offline",
+    ),
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@flags.DATA_DIR
+@flags.FINDING
+@flags.SAYING
+@click.pass_obj
+def capabilities_fetch(console: Console, names: tuple[str, ...], **given: Any) -> int:
+    """Get data sets to have them later, also without a network.
+
+    NAME is a data set, or a capability, for all that its items come from.  Rows come from the
+    folder of --data-dir where it has them, else from the Hub; licences are those of the sets.
+    """
+    from editor import fetching
+    from editor.library import Library
+
+    library = Library(given["data_dir"], given["cache"], offline=given["offline"], say=console.note)
+    found = [fetching.fetched(library, name) for name in fetching.wanted(names)]
+    console.result({"data_sets": found}, fetching.fetched_text(found))
     return DONE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from editor.records import Manifest, Result
 from editor.wording import (
@@ -10,6 +11,7 @@ from editor.wording import (
     change_text,
     interval_text,
     last_part,
+    listed,
     one_line,
     value_text,
 )
@@ -27,9 +29,15 @@ def improves(manifest: Manifest) -> bool:
 
 def capability_name(manifest: Manifest) -> str | None:
     """What was removed (or improved), or None when heads were given without a purpose."""
+    names = targets(manifest)
+    return listed(names) if names else None
+
+
+def targets(manifest: Manifest) -> tuple[str, ...]:
+    """All capabilities that were removed (or improved)."""
     if manifest.settings is not None:
-        return one_line(manifest.settings.capability)
-    return None if manifest.plan is None else one_line(manifest.plan.capability)
+        return manifest.settings.targets
+    return () if manifest.plan is None else (manifest.plan.capability,)
 
 
 def headline(manifest: Manifest) -> str:
@@ -42,10 +50,10 @@ def headline(manifest: Manifest) -> str:
         return f"NOT VALIDATED: {model} with {_heads(manifest)} zeroed to {aim} {capability}"
     if not manifest.validation.accepted:
         return f"NOT VALIDATED: {model} edited to {aim} {capability}"
-    target = target_result(manifest)
+    judged = target_results(manifest)
     if improves(manifest):
-        return f"{model} that {_better(target)} at {capability}"
-    lost = 1.0 if target is None or not target.base else -target.change / target.base
+        return f"{model} that {_better(judged)} at {capability}"
+    lost = min((-at.change / at.base for at in judged if at.base), default=1.0)
     how = "removed" if lost >= 0.9 else f"reduced by {100 * lost:.0f} %"
     return f"{model} with {capability} {how}"
 
@@ -54,14 +62,16 @@ def removal_text(manifest: Manifest, n_heads: int | None = None) -> str:
     """What was removed and how well, in one or two sentences; `n_heads` is the model's number."""
     of_all = "" if n_heads is None else f" of the model's {n_heads:,}"
     done = f"{_heads(manifest)}{of_all} {_were(len(manifest.heads))} set to zero"
-    target = target_result(manifest)
-    if target is None:
+    judged = target_results(manifest)
+    if not judged:
         return f"{done}. Nothing was measured: what this removed, and what it cost, is not known."
-    return (
-        f"{done}. {_subject(target)} went from {value_text(target.base, target.metric)} to "
-        f"{value_text(target.edited, target.metric)} on {target.n} questions that the search had "
-        f"not seen ({_change_phrase(target)})."
-    )
+    said = [
+        f"{_subject(at)} went from {value_text(at.base, at.metric)} to "
+        f"{value_text(at.edited, at.metric)} on {at.n} questions that the search had "
+        f"not seen ({_change_phrase(at)})."
+        for at in judged
+    ]
+    return " ".join([f"{done}.", *said])
 
 
 def cost_text(manifest: Manifest) -> str:
@@ -81,11 +91,11 @@ def cost_text(manifest: Manifest) -> str:
     return text
 
 
-def target_result(manifest: Manifest) -> Result | None:
-    """The row that the verdict rests on: the first target with a limit, or the first target."""
+def target_results(manifest: Manifest) -> list[Result]:
+    """The rows that the verdict rests on: the targets with a limit, or the first target."""
     results = () if manifest.validation is None else manifest.validation.results
-    targets = [result for result in results if result.role == "target"]
-    return next((at for at in targets if at.limit is not None), next(iter(targets), None))
+    rows = [result for result in results if result.role == "target"]
+    return [at for at in rows if at.limit is not None] or rows[:1]
 
 
 def control_results(manifest: Manifest) -> list[Result]:
@@ -99,12 +109,14 @@ def what_text(manifest: Manifest) -> str:
     tried = manifest.validation is not None and not manifest.validation.accepted
     if improves(manifest):
         capability = capability_name(manifest)
-        what = f"heads zeroed without which it {_better(target_result(manifest))} at"
+        what = f"heads zeroed without which it {_better(target_results(manifest))} at"
         if tried:
             what = "heads zeroed in an attempt to do better at"
         return f"with {what} {capability}."
-    attempt = "after an attempt to take one ability out of its weights."
-    return attempt if tried else "with one ability taken out of its weights."
+    n = len(targets(manifest))
+    out = "one ability" if n == 1 else f"{n} abilities"
+    attempt = f"after an attempt to take {out} out of its weights."
+    return attempt if tried else f"with {out} taken out of its weights."
 
 
 def not_shown(manifest: Manifest) -> list[str]:
@@ -118,6 +130,9 @@ def not_shown(manifest: Manifest) -> list[str]:
     ]
     if manifest.validation is None:
         return ["Nothing was measured, so nothing is known of what the edit does.", *lines]
+    chat = manifest.chat
+    if chat is not None and chat.used:
+        lines.append(f"Questions that are messages were {one_line(chat.why)}.")
     other = "need not gain." if improve else "may still bring out what was removed."
     return [
         "It is a measurement on the tasks listed, not a guarantee: another wording, language or "
@@ -151,9 +166,9 @@ def commands(manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
-def _better(target: Result | None) -> str:
+def _better(judged: Sequence[Result]) -> str:
     """As sure as the measurement."""
-    return "does better" if target is None or target.gate == "pass" else "may do better"
+    return "does better" if all(at.gate == "pass" for at in judged) else "may do better"
 
 
 def _heads(manifest: Manifest) -> str:

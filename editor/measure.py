@@ -10,10 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from editor.capabilities.base import (
     Capability,
@@ -24,8 +25,9 @@ from editor.capabilities.base import (
     Request,
     Scorer,
 )
+from editor.chat import after_thinking
 from editor.engine import Ask, Engine, InProcess, Job, Maskable, Slopes
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, UsageError
 from editor.interrupts import finishing
 from editor.records import Fill, Head, Item, Mask, Measurement, Scores
 
@@ -49,6 +51,8 @@ class Memory(Protocol):
     """What measuring needs of a journal."""
 
     def get(self, key: str) -> str | None: ...
+
+    def place(self, key: str) -> str: ...
 
     def append(self, key: str, value_json: str) -> None: ...
 
@@ -76,7 +80,14 @@ class Task:
 
     def requests(self) -> list[tuple[Request, ...]]:
         """What is asked of a model; by item."""
-        return [tuple(self.scorer.requests(item, self.capability.answers)) for item in self.items]
+        return [
+            tuple(
+                # An item keeps its messages only where a chat template wrote its prompt.
+                request._replace(templated=True) if item.turns else request
+                for request in self.scorer.requests(item, self.capability.answers)
+            )
+            for item in self.items
+        ]
 
     def slopes(self) -> tuple[Continuation, ...]:
         """What a gradient follows: the right answers, as far as their likelihood is asked."""
@@ -108,6 +119,8 @@ class Bench:
     on_mask: Callable[[int], None] = lambda n: None
     on_tokens: Callable[[int], None] = lambda n: None
     """Hears of the tokens of the masks that `on_mask` tells of next."""
+    on_note: Callable[[str], None] = lambda line: None
+    """Hears what people should know of the measuring, a line each."""
     count: Callable[[Sequence[Request]], int] = lambda requests: 0
     """Tokens of requests; 0 where nobody wants to know."""
     _asked: dict[str, set[tuple[str, Mask]]] = field(
@@ -154,17 +167,18 @@ class Bench:
             one of its scores is not a number; equal masks are measured once.
 
         Raises:
-            CapabilityAbsent: the model yields something that is not a number with nothing knocked
-                out.
+            ModelError: the model yields something that is not a number with nothing knocked out.
+            UsageError: the journal holds something else than scores.
         """
         items = task.digest()
         asked = self._asked.setdefault(task.capability.name, set())
         asked.update((items if fill == "zero" else f"{items} {fill}", mask) for mask in masks)
         found: dict[Mask, Scores | None] = {}
         for mask in masks:
-            recorded = self.journal.get(_key(task, items, mask, fill))
+            key = _key(task, items, mask, fill)
+            recorded = self.journal.get(key)
             if recorded is not None:
-                found[mask] = Measurement.model_validate_json(recorded).scores
+                found[mask] = self._read(key, recorded, mask, len(task.items))
         missing = {mask for mask in masks if mask not in found}
         self.on_mask(sum(mask in found for mask in masks))
         if missing:
@@ -175,7 +189,8 @@ class Bench:
         """What each head's knock-out costs an item to first order, with `mask` out already.
 
         Returns:
-            float64 (n_units,): nats an item.  All 0 where the task has no continuations to score.
+            float64 (n_units,): nats an item.  All 0 where the task has no continuations to score,
+            and, said aloud, where one of them is no number.
         """
         key = f"gradient {_key(task, task.digest(), mask)}"
         asked = self._asked.setdefault(task.capability.name, set())
@@ -185,9 +200,24 @@ class Bench:
         if recorded is None:
             job = Slopes(task.slopes(), mask)
             with finishing(), closing(self._engine.results([job])) as results:
-                recorded = json.dumps(next(results).answer)
+                layers: list[list[float]] = next(results).answer
+                told = all(math.isfinite(effect) for layer in layers for effect in layer)
+                kept = layers if told else [[None] * len(layer) for layer in layers]
+                recorded = json.dumps(kept)
                 self.journal.append(key, recorded)
-        flat = [effect for layer in json.loads(recorded) for effect in layer]
+        try:
+            flat = [
+                None if one is None else float(one) for at in json.loads(recorded) for one in at
+            ]
+        except (TypeError, ValueError) as error:
+            raise self._unfit(key, "an effect a head") from error
+        if None in flat:
+            without = f" without {', '.join(map(str, mask))}" if mask else ""
+            self.on_note(
+                f"the gradient of {task.name}{without} is not a finite number: the search goes on "
+                "as with --prior none"
+            )
+            return np.zeros(len(flat))
         return np.asarray(flat, dtype=np.float64) / len(task.items)
 
     def written(self, task: Task) -> list[str]:
@@ -204,13 +234,34 @@ class Bench:
                 raise ValueError(f"{task.name} has items without an answer that ask for no text")
             with finishing(), closing(self._engine.results([Ask(requests, ((),))])) as results:
                 (row,) = next(results).answer
-                recorded = json.dumps([str(text) for text in row])
+                recorded = json.dumps(
+                    [str(_to_judge(item, text)) for item, text in zip(task.items, row, strict=True)]
+                )
                 self.journal.append(key, recorded)
-        return json.loads(recorded)
+        texts: Any = json.loads(recorded)
+        found = cast("list[Any]", texts) if isinstance(texts, list) else []
+        if len(found) != len(task.items) or not all(isinstance(one, str) for one in found):
+            raise self._unfit(key, f"{len(task.items)} texts")
+        return found
 
-    def texts(self, prompts: Sequence[str], mask: Mask, *, max_new_tokens: int) -> list[str]:
-        """What the model writes after each prompt; not kept in the journal."""
-        requests = tuple(Generation(prompt, max_new_tokens) for prompt in prompts)
+    def texts(
+        self,
+        prompts: Sequence[str],
+        mask: Mask,
+        *,
+        max_new_tokens: int,
+        templated: Sequence[bool] | None = None,
+    ) -> list[str]:
+        """What the model writes after each prompt; not kept in the journal.
+
+        Args:
+            templated: by prompt, whether a chat template wrote it; by default none of them.
+        """
+        ready = [False] * len(prompts) if templated is None else templated
+        requests = tuple(
+            Generation(prompt, max_new_tokens, templated=one)
+            for prompt, one in zip(prompts, ready, strict=True)
+        )
         with closing(self._engine.results([Ask(requests, (mask,))])) as results:
             (row,) = next(results).answer
         return [str(text) for text in row]
@@ -264,6 +315,27 @@ class Bench:
                 self.on_mask(len(chunk))
         return found
 
+    def _read(self, key: str, recorded: str, mask: Mask, n_items: int) -> Scores | None:
+        """The scores of a journal entry.
+
+        Raises:
+            UsageError: it holds something else, or those of another mask or of other items.
+        """
+        try:
+            entry = Measurement.model_validate_json(recorded)
+            fits = entry.mask == mask and (entry.scores is None or entry.scores.fits(n_items))
+        except ValidationError:
+            entry, fits = None, False
+        if entry is None or not fits:
+            raise self._unfit(key, f"{n_items} scores of one mask")
+        return entry.scores
+
+    def _unfit(self, key: str, expected: str) -> UsageError:
+        return UsageError(
+            f"{self.journal.place(key)}: expected {expected}, found something else",
+            "restore the file, or start anew with --new-run",
+        )
+
     def _keep(self, key: str, value_json: str) -> None:
         # A job that was given back may have been done after all: the first result stands.
         if self.journal.get(key) is None:
@@ -308,7 +380,8 @@ def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None
     start = 0
     scored: list[ItemScore] = []
     for item, count in zip(task.items, counts, strict=True):
-        scored.append(task.scorer.score(item, row[start : start + count]))
+        outcomes = [_to_judge(item, outcome) for outcome in row[start : start + count]]
+        scored.append(task.scorer.score(item, outcomes))
         start += count
     if not all(math.isfinite(one.exact) and math.isfinite(one.logprob) for one in scored):
         return None
@@ -320,6 +393,11 @@ def _scores_of(task: Task, counts: Sequence[int], found: Sequence[Outcome | None
         first=_all_known(one.first for one in scored),
         faults=_all_known(one.fault for one in scored),
     )
+
+
+def _to_judge(item: Item, outcome: Outcome) -> Outcome:
+    """The outcome, of a text that answers messages without what the model thinks before."""
+    return after_thinking(outcome) if item.turns and isinstance(outcome, str) else outcome
 
 
 def _all_known(values: Iterable[T | None]) -> tuple[T, ...] | None:

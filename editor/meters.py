@@ -86,13 +86,13 @@ class Pace:
             parts.append(f"best {' '.join(self.best[:SHOWN_BEST])}")
         if (rate := self.tokens_per_s) is not None:
             parts.append(f"{rate:,.0f} tokens/s")
-        parts.append(f"{duration(self.elapsed_s)} elapsed")
-        if (pace := self.s_per_mask) is not None:
-            parts.append(f"{pace:.2f} s/mask")
         if (peak := memory_peak_bytes()) is not None:
             parts.append(f"peak {peak / 2**30:.1f} GiB")
         if peak := device_peak_bytes():
             parts.append(f"device {peak / 2**30:.1f} GiB")
+        parts.append(f"{duration(self.elapsed_s)} elapsed")
+        if (pace := self.s_per_mask) is not None:
+            parts.append(f"{pace:.2f} s/mask")
         return ", ".join(parts)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from editor.adaptive import AdaptiveSearch
+from editor.adaptive import AdaptiveSearch, first_round
 from editor.errors import UsageError
 from editor.measure import GRADIENT_COST, N_TRIES
 from editor.recipe import Recipe
+from editor.records import Mask
 from editor.search import (
     GradientSearch,
     GreedySearch,
@@ -15,6 +16,7 @@ from editor.search import (
     PublishedSearch,
     ScanSearch,
     Search,
+    published_design,
 )
 
 METHODS: dict[str, Callable[[Job], Search]] = {
@@ -24,6 +26,21 @@ METHODS: dict[str, Callable[[Job], Search]] = {
     "greedy": GreedySearch,
     "gradient": GradientSearch,
 }
+
+
+def first_masks(method: str, job: Job) -> list[Mask]:
+    """The masks with which a search begins whatever they will say; none of greedy and gradient.
+
+    Raises:
+        CapabilityAbsent: no head may be removed.
+    """
+    if method == "adaptive":
+        return [job.mask(row) for row in first_round(job).rows]
+    if method == "published":
+        return [job.mask(row) for row in published_design(job).rows]
+    return [job.mask([unit]) for unit in job.units] if method == "scan" else []
+
+
 CHOICE_A_HEAD = N_TRIES + GRADIENT_COST
 """Evaluations of the target that the choice takes for each head, when the first tries do."""
 LEAST_SEARCH = 24

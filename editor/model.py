@@ -23,7 +23,8 @@ from torch import Tensor
 from editor.answer_form import Begun, Form, begun, parting
 from editor.batching import Batches, shape_of
 from editor.capabilities.base import Continuation, Likelihood, Request
-from editor.errors import CapabilityAbsent, ModelError, UsageError
+from editor.chat import load_tokenizer, prompt_ids
+from editor.errors import ModelError, UsageError
 from editor.generation import Prompt, StopStrings, Writer, before, stop_tokens
 from editor.hooks import FillHeads, MeanOfHeads, ScaleHeads, hooked
 from editor.prefix_tree import (
@@ -54,8 +55,6 @@ SCORED_A_CHUNK = 32
 """Positions whose logits are in float32 at once: 32 x 50,000 x 4 bytes stay in a CPU's cache."""
 PROBED_TOKENS = 16
 """Length of the rows on which it is tried whether layers can be spared."""
-
-_DAMAGED = "the model is damaged, or its dtype overflows: try --dtype float32"
 
 
 class MaskableModel:
@@ -126,8 +125,8 @@ class MaskableModel:
             its log-probability may be no number.
 
         Raises:
-            ModelError: a request is longer than the model.
-            CapabilityAbsent: a log-probability is not a number with nothing knocked out.
+            ModelError: a request is longer than the model, or a log-probability is not a number
+                with nothing knocked out.
         """
         encoded = [self._encode(index, request) for index, request in enumerate(requests)]
         out: list[list[Likelihood | None]] = [[None] * len(requests) for _ in masks]
@@ -195,7 +194,19 @@ class MaskableModel:
     def _require_numbers(self, group: Sequence[Row | Tree]) -> None:
         """Tell a damaged model from one that is fine until some mask's heads are out."""
         if _any_bad(self._score_batch(group, [()])):
-            raise CapabilityAbsent("a log-probability is not a finite number", _DAMAGED)
+            raise self._damaged("a log-probability")
+
+    def _damaged(self, what: str) -> ModelError:
+        """That the model as it is yields no numbers, and where that may come from."""
+        bad = (n for n, at in self._model.named_parameters() if not bool(at.isfinite().all()))
+        tensor = next(bad, None)
+        if tensor is not None:
+            why, hint = f": {tensor} has weights that are none", "get the checkpoint anew"
+        elif self._model.dtype == torch.float32:
+            why, hint = "", "the model cannot be used: it overflows in float32"
+        else:
+            why, hint = f" in {self._model.dtype}", "the dtype may overflow: try --dtype float32"
+        return ModelError(f"{what} is not a finite number with nothing knocked out{why}", hint)
 
     @torch.inference_mode()
     def _means_of(self, encoded: Sequence[Encoded]) -> dict[int, Tensor]:
@@ -262,11 +273,11 @@ class MaskableModel:
         log-probabilities loses when the head is knocked out.
 
         Returns:
-            One list a layer of `ModelSpec.layers`, one sum over the requests a head.
+            One list a layer of `ModelSpec.layers`, one sum over the requests a head; it may be no
+            number where all scores are.
 
         Raises:
             ModelError: a request is longer than the model.
-            CapabilityAbsent: a derivative is not a number.
         """
         encoded = [self._encode(index, request) for index, request in enumerate(requests)]
         total = [torch.zeros(at.n_heads) for at, _ in self._layers]
@@ -276,7 +287,6 @@ class MaskableModel:
                 so_far.add_(more)
 
         self._batches.each("gradient", shared_rows(encoded), work)
-        _check_finite(torch.cat(total), "the gradient by a head")
         return [one.tolist() for one in total]
 
     def generate(
@@ -286,21 +296,25 @@ class MaskableModel:
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str | None]]:
         """What the model writes after each prompt under each mask, greedily.
 
         A text ends before a stop token, before the first of the stop strings, after
         `max_new_tokens`, or where the model's context is full.
 
+        Args:
+            templated: a chat template wrote the prompts, with all special tokens.
+
         Returns:
             One list a mask, in order, with one text a prompt, in order, without special tokens.
             None stands where what the next token could be is no number with these heads out.
 
         Raises:
-            ModelError: a prompt is empty or fills the model's context.
-            CapabilityAbsent: it is no number with nothing knocked out.
+            ModelError: a prompt is empty or fills the model's context, or what comes next is no
+                number with nothing knocked out.
         """
-        ids = [self._prompt_to_go_on(n, prompt) for n, prompt in enumerate(prompts)]
+        ids = [self._prompt_to_go_on(n, one, templated) for n, one in enumerate(prompts)]
         rooms = [self._room(one, max_new_tokens) for one in ids]
         ends = StopStrings(self._tokenizer, stop) if stop else None
         rows = [
@@ -319,7 +333,7 @@ class MaskableModel:
             self._batches.each("generate", alike, work)
         for row in rows:
             if wrote[row.place] is None and not row.mask:
-                raise CapabilityAbsent("what comes next is not a finite number", _DAMAGED)
+                raise self._damaged("what comes next")
         known = [new or [] for new in wrote]
         decoded = self._tokenizer.batch_decode(known, skip_special_tokens=True) if known else []
         texts = [
@@ -328,8 +342,8 @@ class MaskableModel:
         ]
         return [texts[m * len(ids) : (m + 1) * len(ids)] for m in range(len(masks))]
 
-    def _prompt_to_go_on(self, number: int, prompt: str) -> list[int]:
-        ids = self._prompt_ids(prompt)
+    def _prompt_to_go_on(self, number: int, prompt: str, templated: bool) -> list[int]:
+        ids = prompt_ids(self._tokenizer, prompt, templated=templated)
         if not ids:
             raise ModelError(f"prompt {number} is empty: nothing says what to write")
         if self._context is not None and len(ids) >= self._context:
@@ -438,10 +452,10 @@ class MaskableModel:
         return logits.to(self.device)
 
     def _encode(self, index: int, request: Continuation) -> Encoded:
-        prompt = self._prompt_ids(request.prompt)
+        prompt = self._ids(request, request.prompt)
         if not prompt:
             raise ModelError(f"request {index} has an empty prompt: nothing predicts its answer")
-        answer = self._answer_ids(request.prompt, prompt, request.answer)
+        answer = self._answer_ids(request, prompt, request.answer)
         whole = prompt + answer
         if self._context is not None and len(whole) > self._context:
             raise ModelError(
@@ -450,12 +464,12 @@ class MaskableModel:
             )
         return Encoded(index, whole, len(answer), self._form(request, prompt, answer))
 
-    def _answer_ids(self, prompt: str, prompt_ids: list[int], answer: str) -> list[int]:
-        """The answer's tokens as they are after the prompt."""
-        whole = self._prompt_ids(prompt + answer)
-        if whole[: len(prompt_ids)] != prompt_ids:  # a token spans the border
+    def _answer_ids(self, request: Continuation, prompt: list[int], answer: str) -> list[int]:
+        """An answer's tokens as they are after the request's prompt."""
+        whole = self._ids(request, request.prompt + answer)
+        if whole[: len(prompt)] != prompt:  # a token spans the border
             return list(self._tokenizer(answer, add_special_tokens=False).input_ids)
-        return whole[len(prompt_ids) :]
+        return whole[len(prompt) :]
 
     def _form(self, request: Continuation, prompt: list[int], answer: list[int]) -> Form | None:
         """What the answers begin with that the request's is one among; None where it is alone."""
@@ -467,7 +481,7 @@ class MaskableModel:
             known = self._forms[key]
             if known is None or known.fits(answer):
                 return known
-        others = [self._answer_ids(request.prompt, prompt, other) for other in request.among]
+        others = [self._answer_ids(request, prompt, other) for other in request.among]
         form = parting([answer, *others])
         self._forms.setdefault(key, form)
         return form
@@ -475,17 +489,14 @@ class MaskableModel:
     def n_tokens(self, requests: Sequence[Request]) -> int:
         """Tokens of requests: prompts with their answers, or with the most that may be written."""
         return sum(
-            len(self._prompt_ids(one.prompt + one.answer))
+            len(self._ids(one, one.prompt + one.answer))
             if isinstance(one, Continuation)
-            else len(self._prompt_ids(one.prompt)) + one.max_new_tokens
+            else len(self._ids(one, one.prompt)) + one.max_new_tokens
             for one in requests
         )
 
-    def _prompt_ids(self, text: str) -> list[int]:
-        ids = list(self._tokenizer(text).input_ids)
-        if ids and text and ids[-1] == self._tokenizer.eos_token_id:
-            ids.pop()  # some tokenizers close every text
-        return ids
+    def _ids(self, request: Request, text: str) -> list[int]:
+        return prompt_ids(self._tokenizer, text, templated=request.templated)
 
 
 def load(
@@ -501,14 +512,12 @@ def load(
     Raises:
         ModelError: transformers cannot load it, or parts of it are missing.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     wanted = "auto" if dtype == "auto" else DTYPES[dtype]
     _check_device(device)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=wanted,
@@ -537,10 +546,11 @@ def _check_device(device: str) -> None:
             )
         return
     try:
-        torch.empty(0, device=device)
+        # Asked for a value: on `meta` there is none.
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UsageError(
-            f"the device {device!r} cannot be used: {_first_line(error)}",
+            f"the device {device!r} cannot be used: {_first_line(error)[:200]}",
             "--device takes what this torch has, such as cpu or cuda, or auto for several GPUs",
         ) from error
 
@@ -591,11 +601,6 @@ def _log_likelihood(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tenso
     picked = logits[batch.at, batch.targets].float()
     greedy = likeliest[batch.at] == batch.targets
     return (picked - norm[batch.at]).double().cpu(), greedy.cpu(), norm
-
-
-def _check_finite(values: Tensor, what: str) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise CapabilityAbsent(f"{what} is not a finite number", _DAMAGED)
 
 
 def _any_bad(found: Sequence[Likelihood]) -> bool:

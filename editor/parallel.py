@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from threading import Event
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,29 +24,41 @@ def side_by_side(work: Callable[[T, Callable[[], None]], R], items: Sequence[T])
 
     Args:
         work: Takes an item and a function that it calls now and then, which raises `Stopped` once
-            another call has failed or the user interrupts.
+            the call for an earlier item has failed or the user interrupts.
         items: What to work on.
 
     Raises:
-        Whatever `work` raises: of several faults that of the first item.
+        Whatever `work` raises: of several faults that of the first item, so that the same files
+            yield the same message.  Earlier items are finished for that, later ones are not.
     """
-    stop = Event()
+    first = _First(len(items))
 
-    def keep_on() -> None:
-        if stop.is_set():
-            raise Stopped
+    def one(at: int, item: T) -> R:
+        def keep_on() -> None:
+            if first.at < at:
+                raise Stopped
+
+        keep_on()
+        try:
+            return work(item, keep_on)
+        except Exception:
+            first.is_at_most(at)
+            raise
 
     with ThreadPoolExecutor(min(MAX_WORKERS, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(work, item, keep_on) for item in items]
+        futures = [pool.submit(one, at, item) for at, item in enumerate(items)]
         try:
-            wait(futures, return_when=FIRST_EXCEPTION)
+            return [future.result() for future in futures]
         finally:
-            stop.set()
-            if not all(future.done() for future in futures):
-                for future in futures:
-                    future.cancel()
-    faults = [at.exception() for at in futures if not at.cancelled() and at.exception()]
-    for fault in faults:
-        if fault is not None and not isinstance(fault, Stopped):
-            raise fault
-    return [future.result() for future in futures]
+            first.is_at_most(-1)  # nobody waits for those after a fault, nor for any if interrupted
+
+
+class _First:
+    """The first item whose call has failed."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self._lock = at, Lock()
+
+    def is_at_most(self, at: int) -> None:
+        with self._lock:
+            self.at = min(self.at, at)

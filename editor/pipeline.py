@@ -6,29 +6,34 @@ remove:    localize -> bake -> validate -> report -> rename
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from editor import costs, tasks
+from editor import costs, several, several_text, tasks
 from editor.architecture import check_heads, read_spec
 from editor.baking import describe, read_manifest, write_edit
+from editor.capabilities import Capability
+from editor.chat import load_tokenizer, own_template, template_digest
 from editor.checkpoint import staged, verify_edits
-from editor.choose import Terms, choose, first_candidates
+from editor.choose import Terms, first_candidates
 from editor.confirm import confirm, expected_masks
 from editor.costs import StageCost
 from editor.errors import CheckFailed, UsageError
 from editor.formats import check_format
 from editor.layout import digest_file, source_files
 from editor.measure import Task
-from editor.methods import METHODS, search_budget
+from editor.methods import METHODS, first_masks, search_budget
 from editor.plan import compile_edits
 from editor.progress import Progress
-from editor.recipe import Recipe, refine
+from editor.recipe import Recipe, names_of, refine
 from editor.records import (
     Confirmation,
     EditPlan,
@@ -38,6 +43,7 @@ from editor.records import (
     Localization,
     Manifest,
     ModelSpec,
+    Part,
     Removal,
     Settings,
     UniversalHeads,
@@ -49,6 +55,7 @@ from editor.session import (
     Opened,
     Options,
     Run,
+    chat_use,
     loaded_bench,
     open_model,
     started,
@@ -113,24 +120,31 @@ def remove(recipe: Recipe, output: Path, options: Options, progress: Progress) -
                 "scan_evaluations": found.scan_evaluations,
                 "universal": found.universal.heads,
                 "over_limit": found.over_limit,
+                "not_numbers": found.not_numbers,
                 "plan": found.plan,
                 "confidence": found.confidence,
                 "confirmation": found.confirmation,
                 "validation": validation,
                 "format_check": found.format_check,
+                "also": tuple(part.model_copy(update={"estimates": ()}) for part in found.also),
+                "sharing": found.sharing,
+                "chat": chat_use(run),
                 "times": {**times, "total_s": round(time.monotonic() - run.began, 1)},
             }
             manifest = baked.manifest.model_copy(update=measured)
-            page = render_report(manifest, found.estimates, run.opened.spec, found.universal)
+            estimates = (*found.estimates, *(at for part in found.also for at in part.estimates))
+            page = render_report(manifest, estimates, run.opened.spec, found.universal)
             describe(manifest, base, folder, page)
         write_atomic(run.folder.path / REPORT, page)
     return Removal(
         output=str(output),
         run=found.run,
         report=str(output / REPORT),
-        capability=run.what.target.name,
+        capability=", ".join(run.settings.targets),
         model=manifest.base,
         heads=found.heads,
+        sharing=found.sharing,
+        chat=manifest.chat,
         evaluations=found.evaluations,
         scan_evaluations=found.scan_evaluations,
         accepted=validation.accepted,
@@ -170,6 +184,8 @@ def validate(
 
     def check(base: Opened, settings: Settings) -> None:
         _check_definitions(manifest.settings, settings)
+        _check_data(manifest.settings, settings)
+        _check_template(manifest.settings, settings, opened, options)
         if as_file:
             base = open_model(recipe.model, options, progress, convert=False)
         if base.weights != manifest.base_files:
@@ -214,55 +230,121 @@ def _localize(run: Run, *, edits: bool) -> Localization:
     what, settings, bench = run.what, run.settings, run.bench
     say, stage = run.progress.say, run.progress.stage
     ahead = _ahead(run, edits=edits)
-    stage("baseline", 2)
+    stage("baseline", 2 * len(what.targets))
     fresh, began = not len(run.folder.journal), time.monotonic()
-    known = tasks.known(
-        bench,
-        what.target,
-        settings.search_items,
-        settings.choose_items,
-        selected=not settings.improve,
-        dense=settings.score == "logprob",
-    )
+    known = [
+        tasks.known(
+            bench,
+            target,
+            settings.search_items,
+            settings.choose_items,
+            selected=not settings.improve,
+            dense=settings.score == "logprob",
+        )
+        for target in what.targets
+    ]
     if fresh:  # else the journal answered, at no pace of the model's
         say(costs.pace_sentence(ahead, ahead[0].tokens, time.monotonic() - began))
-    check_headroom(known.base_exact, what.target, run.name, improve=settings.improve)
+    for one, target in zip(known, what.targets, strict=True):
+        check_headroom(one.base_exact, target, run.name, improve=settings.improve)
+        _check_other_form(run, target)
     universal = _universal(run)
     excluded = costly_heads(universal, what.limits)
-    job = _job(run, known.searching, excluded)
-    stage(f"search for the heads of {what.target.name}", job.budget)
-    search = METHODS[settings.method](job)
-    sure = search.confidence()
-    if sure is not None:
-        say(sure.sentence)
-    budget = settings.budget or 0
-    stage("choice under the controls' limits", 2 * max(budget - job.budget, 0))
-    controls = tasks.choose_controls(what, settings.choose_items)
-    scored = f"the base scores {base_text(known.base_exact, what.target)}"
-    terms = Terms(settings.max_heads, budget, job.sign, run.out_of_time, job.on_best, scored)
-    plan = choose(bench, known.choosing, controls, search, terms)
-    say(f"chosen: {', '.join(map(str, plan.heads))}")
-    form, confirmation = _checks(run, known.choosing, plan, search)
-    if sure is not None and sure.universal:
-        universal = _come_upon(run, universal, sure.universal)
-    # The choice measured them: they come from the journal.
-    alone = measure_singles(bench, known.choosing, first_candidates(search), settings.score)
+    searches = _searches(run, [one.searching for one in known], excluded)
+    choosing = [one.choosing for one in known]
+    ahead_of = {cost.stage: cost.masks for cost in ahead}
+    heads, plans, sharing = _choose(run, known, searches, ahead_of["choice"])
+    say(f"chosen: {', '.join(map(str, heads))}")
+    if sharing is not None:
+        say(several_text.shared_sentence(sharing))
+    first, *also = map(partial(_part, run), choosing, plans, searches)
+    found = {head for one in (first, *also) if one.confidence for head in one.confidence.universal}
+    if found:
+        universal = _come_upon(run, universal, tuple(found))
     record = Localization(
         run=str(run.folder.path),
-        heads=plan.heads,
+        heads=heads,
         improve=settings.improve,
-        evaluations=plan.evaluations,
+        evaluations=sum(plan.evaluations for plan in plans),
         scan_evaluations=universal.evaluations,
         universal=universal,
         over_limit=tuple(sorted(excluded.difference(universal.heads))),
-        estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
-        plan=plan,
-        confidence=sure,
-        format_check=form,
-        confirmation=confirmation,
+        estimates=first.estimates,
+        plan=first.plan,
+        confidence=first.confidence,
+        format_check=first.format_check,
+        confirmation=first.confirmation,
+        also=tuple(also),
+        sharing=sharing,
     )
     write_atomic(run.folder.path / ESTIMATE, record.model_dump_json(indent=1))
     return record
+
+
+def _searches(
+    run: Run, searching: Sequence[Task], excluded: frozenset[Head]
+) -> list[tuple[Job, Search]]:
+    """A search a target, all on the same first masks."""
+    method, n = run.settings.method, len(searching)
+    jobs = [
+        replace(_job(run, task, excluded), turn=turn / n) for turn, task in enumerate(searching, 1)
+    ]
+    if n > 1:
+        run.progress.stage(
+            f"the masks that {n} searches share", n * (1 + len(first_masks(method, jobs[0])))
+        )
+        several.measure_shared(method, jobs)
+    found: list[tuple[Job, Search]] = []
+    for job in jobs:
+        run.progress.stage(f"search for the heads of {job.task.name}", job.budget)
+        found.append((job, METHODS[method](job)))
+        sure = found[-1][1].confidence()
+        if sure is not None:
+            run.progress.say(sure.sentence if n == 1 else f"{job.task.name}: {sure.sentence}")
+    return found
+
+
+def _choose(
+    run: Run, known: Sequence[tasks.Known], searches: Sequence[tuple[Job, Search]], n_masks: int
+) -> several.Chosen:
+    """Heads for every target, one target after the other, within so many masks."""
+    settings, budget, n = run.settings, run.settings.budget or 0, len(known)
+    run.progress.stage("choice under the controls' limits", n_masks)
+    controls = tasks.choose_controls(run.what, settings.choose_items)
+    terms = [
+        Terms(
+            settings.max_heads,
+            budget,
+            job.sign,
+            # What the searches left, target by target.
+            partial(run.out_of_time, 1.0 - 0.5 * (1.0 - turn / n)),
+            job.on_best,
+            base=f"the base scores {base_text(known[turn - 1].base_exact, target)}",
+        )
+        for turn, (target, (job, _)) in enumerate(zip(run.what.targets, searches, strict=True), 1)
+    ]
+    return several.choose_each(
+        run.bench,
+        [one.choosing for one in known],
+        controls,
+        [search for _, search in searches],
+        terms,
+    )
+
+
+def _part(run: Run, choosing: Task, plan: EditPlan, searched: tuple[Job, Search]) -> Part:
+    """What was found of one target, with the checks on its heads."""
+    _, search = searched
+    form, confirmation = _checks(run, choosing, plan, search)
+    # The choice measured them: they come from the journal.
+    alone = measure_singles(run.bench, choosing, first_candidates(search), run.settings.score)
+    return Part(
+        plan=plan,
+        estimates=tuple(with_singles(pooled, alone) for pooled in search.estimates()),
+        confidence=search.confidence(),
+        format_check=form,
+        confirmation=confirmation,
+    )
 
 
 def _ahead(run: Run, *, edits: bool) -> tuple[StageCost, ...]:
@@ -286,8 +368,9 @@ def _checks(
     if not improve:  # it splits losses, of scores that the choice has measured
         form = check_format(bench, asked, plan.heads, first_candidates(search))
     if form is not None:
-        run.progress.say(form.sentence)
-    run.progress.stage("checks on the chosen heads", expected_masks(len(plan.heads)))
+        run.progress.say(f"{asked.name}: {form.sentence}" if run.settings.also else form.sentence)
+    of = f" of {asked.name}" if run.settings.also else ""
+    run.progress.stage(f"checks on the chosen heads{of}", expected_masks(len(plan.heads)))
     spec, seed = run.opened.spec, run.settings.seed
     return form, confirm(bench, asked, plan.heads, spec, seed=seed, improve=improve)
 
@@ -350,13 +433,42 @@ def _universal(run: Run) -> UniversalHeads:
         shown = ", ".join(map(str, found.heads))
         run.progress.say(f"universal heads of this model, found before: {shown}")
         return found
+    _require_writable(file.parent)  # before what takes long, and not after it
     heads = run.opened.spec.heads()
     run.progress.stage("scan for universal heads (once a model)", len(texts) * (len(heads) + 1))
     found = find_universal(run.bench, heads, texts, checkpoint, out_of_time=run.out_of_time)
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, found.model_dump_json(indent=1))
     run.progress.say(f"universal heads: {', '.join(map(str, found.heads))}")
     return found
+
+
+def _check_other_form(run: Run, target: Capability) -> None:
+    """That the model has a capability in both forms, where a removal must take both.
+
+    Raises:
+        CapabilityAbsent: it does not have it in the transfer form.
+    """
+    if target.both_forms and not run.settings.improve:
+        asked = tasks.other_form(target)
+        (found,) = run.bench.scores(asked, [()])
+        check_headroom(found.exact, replace(target, name=asked.name), run.name)
+
+
+def _require_writable(folder: Path) -> None:
+    """Make a folder of the cache, and see whether it can be written.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise UsageError(
+            f"the cache folder {folder} cannot be used: {reason}", "name another with --cache"
+        )
 
 
 def _validate(run: Run, heads: Sequence[Head], edited: Opened) -> Validation:
@@ -385,11 +497,13 @@ def _require_files(
         UsageError: one is not.
     """
     used: dict[str, set[str]] = {
-        "capability": {changes.get("capability") or recorded.get("capability") or ""},
+        "capability": set(names_of(changes.get("capability") or recorded.get("capability") or ())),
         "control": {*(changes.get("controls") or recorded.get("controls") or ())},
     }
     for flag, names in used.items():
-        for name in sorted(names.intersection(definitions)):
+        # A task of lm-eval is found again by its name.
+        files = {one for one in definitions if not one.startswith("lm-eval:")}
+        for name in sorted(names & files):
             raise UsageError(
                 f"{name} is defined in a file of its own, which {MANIFEST} does not hold",
                 f"give the file with --{flag}"
@@ -406,15 +520,63 @@ def _check_definitions(recorded: Settings | None, found: Settings) -> None:
     for name, digest in (recorded.definitions if recorded else {}).items():
         if found.definitions.get(name, digest) != digest:
             raise UsageError(
-                f"the file that defines {name} is not the one that the edit was measured with",
+                f"what defines {name} is not what the edit was measured with",
                 "restore it, or give the changed capability another name",
+            )
+
+
+def _check_data(recorded: Settings | None, found: Settings) -> None:
+    """That data sets are those that were measured with before.
+
+    Raises:
+        UsageError: one holds other rows by now.
+    """
+    for name, digest in (recorded.data if recorded else {}).items():
+        if found.data.get(name, digest) != digest:
+            raise UsageError(
+                f"the data set {name} is not the one that the edit was measured with: its rows "
+                f"have the sha256 {found.data[name][:12]}, not {digest[:12]}",
+                "give the folder with the same rows with --data-dir, or remove the fetched ones",
+            )
+
+
+def _check_template(
+    recorded: Settings | None, found: Settings, edited: Opened, options: Options
+) -> None:
+    """That messages are written by the chat template that wrote them before.
+
+    Raises:
+        UsageError: base or edited files have another one by now.
+    """
+    if recorded is None or not recorded.chat_template:
+        return
+    if (recorded.targets, recorded.controls, recorded.chat) != (
+        *(found.targets, found.controls),
+        found.chat,
+    ):
+        return  # something else is to be measured
+    tokenizer = load_tokenizer(edited.source.folder, trust_remote_code=options.trust_remote_code)
+    own = own_template(tokenizer)
+    digests = {"the base": found.chat_template, edited.source.name: own and template_digest(own)}
+    for name, digest in digests.items():
+        if digest != recorded.chat_template:
+            raise UsageError(
+                f"the chat template of {name} is not the one that the edit was measured with: its "
+                f"sha256 is {(digest or 'none')[:12]}, not {recorded.chat_template[:12]}",
+                "restore it, or measure plain prompts with --chat never",
             )
 
 
 def _recipe_of(manifest: Manifest, base: str | None, changes: dict[str, Any]) -> Recipe:
     """The recipe of a recorded edit, with what the user gives instead."""
     settings = manifest.settings
-    recorded = {} if settings is None else settings.model_dump(mode="json")
+    recorded = (
+        {}
+        if settings is None
+        else settings.model_dump(mode="json", exclude={"also", "data", "chat_template"})
+    )
+    if settings is not None:
+        recorded["capability"] = settings.targets
     _require_files(recorded.pop("definitions", {}), recorded, changes)
     if not (recorded or changes.get("capability")):
         raise UsageError(

@@ -20,7 +20,16 @@ from editor.layout import digest_file, source_files
 from editor.progress import Progress, Silent
 from editor.recipe import Recipe
 from editor.records import FileSize, Record, Settings
-from editor.session import Opened, Options, loaded_bench, open_model, settle, universal_file
+from editor.session import (
+    Opened,
+    Options,
+    in_chat,
+    library_of,
+    loaded_bench,
+    open_model,
+    settle,
+    universal_file,
+)
 from editor.source import ALIASES, PACKAGED, default_cache, download_of
 from editor.staging import CARD, MANIFEST, REPORT, SPACE_MARGIN_BYTES, check_output
 from editor.tasks import Scope
@@ -41,6 +50,7 @@ class Preview(Record):
     not_ready: str
     """Why the model cannot be read yet and what a real run does about it; empty when it can."""
     capability: str
+    """Several with commas between them."""
     limits: dict[str, float]
     """The most that each control may lose."""
     settings: Settings | None
@@ -52,10 +62,10 @@ class Preview(Record):
     n_layers: int | None
     n_heads: int | None
     evaluations: int | None
-    """At most the masks on which the capability is scored, search and choice together; None where
+    """At most the masks on which each capability is scored, search and choice together; None where
     the model is not here."""
     check_masks: int
-    """Masks at most of the checks on the chosen heads."""
+    """Masks at most of the checks on the heads that are chosen for each capability."""
     scan_masks: int | None
     """Masks of the scan for universal heads; 0 when an earlier run has found them."""
     scan_texts: int
@@ -108,7 +118,10 @@ def preview(
         UsageError: the recipe is wrong, or the output may not be written.
         ModelError: a model that is here cannot be used.
     """
-    what = tasks.scope(recipe)
+    # What is not here yet is not downloaded to look ahead.
+    library = library_of(replace(options, offline=True), progress)
+    what = tasks.scope(recipe, library, options.outside)
+    tasks.data_of(what)
     if output is not None:
         check_output(output, force=options.force)
     opened, not_ready = _opened(recipe.model, options, progress)
@@ -117,7 +130,7 @@ def preview(
         "model": recipe.model,
         "revision": None,
         "not_ready": not_ready,
-        "capability": what.target.name,
+        "capability": ", ".join(one.name for one in what.targets),
         "limits": what.limits,
         "method": recipe.method,
         "improve": recipe.improve,
@@ -135,14 +148,16 @@ def preview(
     }
     if opened is not None:
         require_coverage(opened.spec, allow_partial=options.allow_partial)
-        settings = settle(recipe, what, opened.spec)
+        trust = options.trust_remote_code
+        asked, spoken = in_chat(what, opened, recipe.chat, trust_remote_code=trust)
+        settings = settle(recipe, what, opened.spec, spoken.template)
         looked |= _of_model(opened, settings, options)
         if output is not None:
             check_output(output, force=options.force, base=opened.source.folder)
         edits = edits or output is not None
         if edits:
             looked |= _of_output(opened.source.folder)
-        looked |= _of_measuring(opened, what, settings, options, edits=edits, time_it=time_it)
+        looked |= _of_measuring(opened, asked, settings, options, edits=edits, time_it=time_it)
     return Preview.model_validate(looked)
 
 
@@ -192,6 +207,9 @@ class _Forgetful:
 
     def get(self, key: str) -> str | None:
         del key
+
+    def place(self, key: str) -> str:
+        return key
 
     def append(self, key: str, value_json: str) -> None:
         del key, value_json

@@ -5,17 +5,20 @@ Which capabilities exist is not known here; the names are checked by whoever loa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from reprlib import Repr
 from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from editor.errors import UsageError, nearest
 from editor.records import Record
 from editor.strict_yaml import Kind, faults_of, read_document
 
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 KIND = Kind("a recipe", "model: gpt2", "`editor recipe schema` prints the fields and their values")
 
 # Strict, because lax parsing would take `true` for 1 and `"3"` for 3.
@@ -39,8 +42,9 @@ class Recipe(Record):
     """What it is for, and what to expect of it."""
     model: _Name
     """An alias, a Hub id with an optional @revision, a folder, or a .gguf file."""
-    capability: _Name
-    """The capability to remove: a name, or a YAML file that defines one."""
+    capability: _Name | Annotated[tuple[_Name, ...], Field(min_length=1)]
+    """The capability to remove, or a list of several that one edit removes: each a name, or a YAML
+    file that defines one."""
     controls: tuple[_Name, ...] | None = None
     """Capabilities to keep, by name or file; by default
     recall, arithmetic, copying, english and python, without the one to remove."""
@@ -77,8 +81,29 @@ class Recipe(Record):
     """Questions a capability for the final comparison."""
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     """Number type of the computation; auto takes the checkpoint's."""
+    chat: Literal["auto", "never", "always"] = "auto"
+    """Whether items that are messages are written by the model's chat template: auto where it has
+    one, never for plain prompts, always to refuse a model without."""
     output: _Name | None = None
     """Folder for the edited checkpoint."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All capabilities to remove, in the order in which heads are chosen for them."""
+        return names_of(self.capability)
+
+    @field_validator("capability", mode="before")
+    @classmethod
+    def _one_or_several(cls, given: object) -> object:
+        """A list of one is that one; a union would report every fault as two."""
+        names = cast("Sequence[object]", given if isinstance(given, list | tuple) else [given])
+        if not names or not all(isinstance(name, str) and name for name in names):
+            found = _SHORT.repr(given)
+            raise ValueError(f"capability: expected a name or a list of names, found {found}")
+        if len(set(names)) < len(names):
+            found = _SHORT.repr(given)
+            raise ValueError(f"capability: expected each name once, found {found}")
+        return names[0] if len(names) == 1 else tuple(names)
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -88,8 +113,9 @@ class Recipe(Record):
             raise ValueError("controls is empty: leave it out for the usual ones, or name some")
         if len(set(self.controls)) < len(self.controls):
             raise ValueError(f"controls names one twice: {', '.join(self.controls)}")
-        if self.capability in self.controls:
-            raise ValueError(f"controls names {self.capability}, which is to be removed")
+        for name in self.targets:
+            if name in self.controls:
+                raise ValueError(f"controls names {name}, which is to be removed")
         known = {*self.controls, "default"}
         # The name of a capability file's capability stands in the file.
         stray = sorted(set(self.max_control_drop) - known)
@@ -115,6 +141,12 @@ def load(path: Path) -> Recipe:
         raise _usage_error(error, str(path), node) from error
 
 
+def names_of(given: object) -> tuple[str, ...]:
+    """One name or several, as they may be given for what is to be removed."""
+    several = cast("Sequence[object]", given if isinstance(given, list | tuple) else [given])
+    return tuple(map(str, several))
+
+
 def is_file(name: str) -> bool:
     """Whether a capability's name is that of a file that defines one."""
     return name.lower().endswith((".yaml", ".yml"))
@@ -130,7 +162,11 @@ def _beside(recipe: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
     given = dict(fields)
     if "capability" in given:
-        given["capability"] = found(given["capability"])
+        named = given["capability"]
+        several = isinstance(named, list)
+        given["capability"] = (
+            [*map(found, cast("list[object]", named))] if several else found(named)
+        )
     if isinstance(given.get("controls"), list):
         given["controls"] = [found(name) for name in given["controls"]]
     return given
@@ -170,9 +206,10 @@ def refine(recorded: Mapping[str, Any], changes: Mapping[str, object]) -> Recipe
     fields = dict(recorded)
     limits: dict[str, float] = {**(fields.pop("max_control_drop", None) or {})}
     target = given.get("capability", fields.get("capability"))
-    controls = [name for name in fields.get("controls") or () if name != target]
+    kept_out = frozenset(names_of(target or ()))
+    controls = [name for name in fields.get("controls") or () if name not in kept_out]
     fields["controls"] = controls or None
-    limits.pop(str(target), None)
+    limits = {name: limit for name, limit in limits.items() if name not in kept_out}
     wanted = cast("dict[str, float]", given.pop("max_control_drop", None) or {})
     limits = wanted if "default" in wanted else {**limits, **wanted}
     if "controls" in given:

@@ -23,6 +23,12 @@ View = Literal["logprob", "exact"]
 """What a search looks at: the answers' log-probability, or how many are right."""
 Prior = Literal["gradient", "none"]
 Split = Literal["search", "choose", "test"]
+Chat = Literal["auto", "never", "always"]
+"""Whether messages are written by the model's chat template: where it has one, not at all, or else
+nothing is measured."""
+Thinking = Literal["off", "closed", "skipped", "none"]
+"""off: by the template's own switch; closed: the thought that the template begins is ended at once;
+skipped: what is written up to its end is not judged; none: the template knows no thoughts."""
 Gate = Literal["pass", "unsure", "fail", "floor", "info"]
 FormKind = Literal["format", "capability", "undecided"]
 
@@ -150,6 +156,13 @@ class ModelSpec(Record):
         return tuple(Head(at.layer, h) for at in self.layers for h in range(at.n_heads))
 
 
+class Turn(Record):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class Item(Record):
     """One question of a capability."""
 
@@ -168,11 +181,14 @@ class Item(Record):
     """What tells whether a written text is right, where no answer does: unit tests, a pattern."""
     split: Split | None = None
     """Where the item's source says it; else the hash of `key` does."""
+    turns: tuple[Turn, ...] = ()
+    """The question as messages, where it has that form; `prompt` is its plain form until a chat
+    template has written it."""
 
     def canonical(self) -> str:
         """As of every record; what few items have is left out of the others, which keep digests."""
         fields = self.model_dump(mode="json")
-        for name in ("choices", "check", "split"):
+        for name in ("choices", "check", "split", "turns"):
             if not fields[name]:
                 del fields[name]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -204,6 +220,11 @@ class Scores(Record):
     """Log-probability of the right answer up to the token in which the answers part."""
     faults: tuple[str, ...] | None = Field(default=None, exclude_if=lambda found: found is None)
     """What is wrong with each written text, "" where nothing is; None where none was asked for."""
+
+    def fits(self, n_items: int) -> bool:
+        """Whether there is one of each for every item."""
+        found = (self.exact, self.logprob, self.n_tokens, self.form, self.first, self.faults)
+        return all(one is None or len(one) == n_items for one in found)
 
 
 class Measurement(Record):
@@ -543,6 +564,15 @@ class WrittenFaults(Record):
     """Of those, with a fault that the base's text did not have."""
 
 
+class TargetCurve(Record):
+    """A further target of an edit that removes several."""
+
+    task: str
+    curve: tuple[CurvePoint, ...]
+    format_loss: FormLoss | None = None
+    written: WrittenFaults | None = Field(default=None, exclude_if=lambda found: found is None)
+
+
 class Validation(Record):
     """Base files against edited files."""
 
@@ -554,6 +584,8 @@ class Validation(Record):
     samples: tuple[Sample, ...]
     format_loss: FormLoss | None = None
     """What of the target's loss is lost form; None where its scorer cannot tell."""
+    also: tuple[TargetCurve, ...] = ()
+    """The same of further targets."""
     written: WrittenFaults | None = Field(default=None, exclude_if=lambda found: found is None)
     """Refusals, loops and the like among the target's texts; None where it asks for none."""
     masked_vs_baked: float
@@ -568,6 +600,8 @@ class Settings(Record):
     """The recipe as it was run: everything that changes a number, nothing that does not."""
 
     capability: str
+    also: tuple[str, ...] = Field(default=(), exclude_if=lambda found: not found)
+    """Further capabilities that the same edit removes; not written where there are none."""
     controls: tuple[str, ...]
     max_heads: int
     max_control_drop: dict[str, float]
@@ -586,6 +620,31 @@ class Settings(Record):
     dtype: str
     definitions: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
     """By name the sha256 of each capability that a file of the user's defines."""
+    data: dict[str, str] = Field(default={}, exclude_if=lambda found: not found)
+    """By name the sha256 of each data set that items come from."""
+    chat: Chat = Field(default="auto", exclude_if=lambda found: found == "auto")
+    """What the recipe says of messages."""
+    chat_template: str = Field(default="", exclude_if=lambda found: not found)
+    """sha256 of the chat template that wrote prompts; not written where none did."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All capabilities to remove, in the order in which heads are chosen for them."""
+        return (self.capability, *self.also)
+
+
+class ChatUse(Record):
+    """How prompts were put to the model."""
+
+    template: str | None
+    """sha256 of the model's chat template; None where it has none."""
+    used: bool
+    """Whether it wrote the prompts of items that are messages."""
+    why: str
+    """Why it was used or was not, as a sentence."""
+    thinking: Thinking
+    first_prompt: tuple[int, ...]
+    """Token ids of the first prompt of the search."""
 
 
 class Fingerprint(Record):
@@ -673,6 +732,41 @@ class Confirmation(Record):
     """None where no layer of the chosen heads has another head."""
 
 
+class HeadTake(Record):
+    """What a head takes of each of several targets: share of answers plus a tenth for each nat."""
+
+    head: HeadText
+    alone: dict[str, Measured]
+    """By target, with nothing else out."""
+    last: dict[str, Measured]
+    """By target, with all other chosen heads out before it."""
+
+
+class Sharing(Record):
+    """Which heads several targets of one edit share."""
+
+    heads: dict[str, tuple[HeadText, ...]]
+    """By target: the heads that were chosen for it, and those of the others that surely take
+    something of it too, alone or as the last."""
+    shared: tuple[HeadText, ...]
+    """Heads of more than one target."""
+    takes: tuple[HeadTake, ...]
+    """All chosen heads, in the order in which they were chosen."""
+
+
+class Part(Record):
+    """What was found of one target of an edit that removes several."""
+
+    plan: EditPlan
+    """Its heads are those of `Sharing.heads`; its steps those that were chosen for it, or out then
+    and seen to take something."""
+    estimates: tuple[Estimate, ...] = ()
+    """Left out of editor.json."""
+    confidence: Confidence | None = None
+    format_check: FormatCheck | None = None
+    confirmation: Confirmation | None = None
+
+
 class Manifest(Record):
     """`editor.json`: what was done to the base, and what it measured."""
 
@@ -705,14 +799,52 @@ class Manifest(Record):
     universal: tuple[HeadText, ...] = ()
     over_limit: tuple[HeadText, ...] = ()
     """Other heads that the search left out: each alone costs a text more than its limit."""
+    not_numbers: dict[str, tuple[tuple[HeadText, ...], ...]] = Field(
+        default={}, exclude_if=lambda found: not found
+    )
+    """By task the masks under which a score of the search or the scan is not a number."""
     confidence: Confidence | None = None
     """None where the method of the search does not tell."""
     plan: EditPlan | None = None
     confirmation: Confirmation | None = None
     validation: Validation | None = None
     format_check: FormatCheck | None = None
+    also: tuple[Part, ...] = ()
+    """Further targets; heads and evaluations are all targets' together, the rest is the first's."""
+    sharing: Sharing | None = None
+    """None where one capability was removed."""
+    chat: ChatUse | None = None
+    """None for a bake of given heads, which asked nothing."""
     times: dict[str, Any]
     """Wall-clock facts, the only part that differs between two runs with one seed."""
+
+    def each(self) -> tuple[Manifest, ...]:
+        """The record as it would be for each target alone; heads and results stay those of all."""
+        settings, validation = self.settings, self.validation
+        if settings is None or not settings.also:
+            return (self,)
+        curves = {at.task: at for at in validation.also} if validation else {}
+
+        def one(name: str, part: Manifest | Part) -> Manifest:
+            at, measured = curves.get(name), validation
+            if measured and at:
+                drawn = {"curve": at.curve, "curve_task": name, "format_loss": at.format_loss}
+                drawn |= {"written": at.written}
+                measured = measured.model_copy(update={**drawn, "also": ()})
+            return self.model_copy(
+                update={
+                    **{field: getattr(part, field) for field in _OF_PART},
+                    "settings": settings.model_copy(update={"capability": name, "also": ()}),
+                    "validation": measured,
+                    "also": (),
+                    "sharing": None,
+                }
+            )
+
+        return tuple(map(one, settings.targets, (self, *self.also)))
+
+
+_OF_PART = ("plan", "confidence", "format_check", "confirmation")
 
 
 class Verified(Record):
@@ -800,6 +932,40 @@ class Localization(Record):
     format_check: FormatCheck | None = None
     """None where the capability's answers have no form apart from the right one."""
     confirmation: Confirmation | None = None
+    also: tuple[Part, ...] = ()
+    """Further targets; heads and evaluations are all targets' together, the rest is the first's."""
+    sharing: Sharing | None = None
+    """None where one capability was searched for."""
+
+    @property
+    def not_numbers(self) -> dict[str, tuple[Mask, ...]]:
+        """By task the masks under which a score is not a number, where there are any."""
+        own = [at for one in self.each() for at in one.estimates]
+        found = [(at.task, at.not_numbers) for at in (*own, *self.universal.effects)]
+        names = dict.fromkeys(task for task, masks in found if masks)
+        return {
+            name: tuple(
+                dict.fromkeys(mask for task, masks in found if task == name for mask in masks)
+            )
+            for name in names
+        }
+
+    def each(self) -> tuple[Localization, ...]:
+        """The record as it would be for each target alone."""
+        if not self.also:
+            return (self,)
+        return tuple(
+            self.model_copy(
+                update={
+                    **{name: getattr(part, name) for name in ("estimates", *_OF_PART)},
+                    "heads": part.plan.heads,
+                    "evaluations": part.plan.evaluations,
+                    "also": (),
+                    "sharing": None,
+                }
+            )
+            for part in (self, *self.also)
+        )
 
 
 class Removal(Record):
@@ -809,8 +975,12 @@ class Removal(Record):
     run: str
     report: str
     capability: str
+    """What was removed; several with commas between them."""
     model: str
     heads: tuple[HeadText, ...]
+    sharing: Sharing | None = None
+    """None where one capability was removed."""
+    chat: ChatUse | None = None
     evaluations: int
     scan_evaluations: int
     accepted: bool

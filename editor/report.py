@@ -111,7 +111,8 @@ def _context(
         "removal": manifest_text.removal_text(manifest, len(heads) or None),
         "cost": manifest_text.cost_text(manifest) if validation else None,
         "improve": improve,
-        "target": _numbers(manifest_text.target_result(manifest)),
+        "targets": [_numbers(at) for at in manifest_text.target_results(manifest)],
+        "capability": manifest_text.capability_name(manifest),
         "worst": _numbers(_worst(manifest_text.control_results(manifest))),
         "n_heads": len(heads),
         "columns": wording.COLUMNS,
@@ -119,22 +120,40 @@ def _context(
             (wording.row_of(at), at.role, at.gate, wording.METRIC_NAMES[at.metric])
             for at in results
         ],
-        "sure": report_parts.sure(manifest, estimates),
-        "steps": report_parts.steps(manifest),
+        "parts": [_part(one, estimates) for one in manifest.each()],
+        "sharing": report_parts.sharing(manifest),
         "maps": report_parts.maps(manifest, estimates, spec, universal),
         "universal": report_parts.universal_part(manifest, universal),
-        "form": report_parts.form(manifest),
-        "curve": curve_of(validation.curve) if validation and validation.curve else None,
-        "checks": report_parts.checks(manifest.confirmation, improve=improve),
         "foreseen": report_parts.foreseen(manifest),
         "pairs": [_pair(at) for at in samples[:MAX_SAMPLES]],
         "samples_left_out": max(0, len(samples) - MAX_SAMPLES),
-        "fits": [(at.task, f"{at.fit_r2:.2f}") for at in estimates if at.fit_r2 is not None],
+        "fits": _fits(estimates),
         "not_shown": manifest_text.not_shown(manifest),
         "commands": manifest_text.commands(manifest),
         "files": [(at, at.name in edited_files) for at in manifest.files],
         "times": [_time(key, value) for key, value in manifest.times.items()],
     }
+
+
+def _part(one: Manifest, estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """What is told of one target."""
+    own = [at for at in estimates if one.plan is None or at.task == one.plan.capability]
+    validation, improve = one.validation, manifest_text.improves(one)
+    return {
+        "name": manifest_text.capability_name(one),
+        "sure": report_parts.sure(one, own),
+        "fits": _fits(own),
+        "steps": report_parts.steps(one),
+        "form": report_parts.form(one),
+        "curve": curve_of(validation.curve) if validation and validation.curve else None,
+        "curve_task": validation.curve_task if validation else "",
+        "checks": report_parts.checks(one.confirmation, improve=improve),
+    }
+
+
+def _fits(estimates: Sequence[Estimate]) -> list[tuple[str, str]]:
+    """How well effects that add up predict masks that were held out."""
+    return [(at.task, f"{at.fit_r2:.2f}") for at in estimates if at.fit_r2 is not None]
 
 
 def _status(manifest: Manifest) -> tuple[str, str]:

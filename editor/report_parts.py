@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from editor import choice_text, confidence_text, confirm_text, wording, written_faults
+from editor import choice_text, confidence_text, confirm_text, several_text, wording, written_faults
 from editor.charts import HeadMap, grid_of, head_map, strip_of
 from editor.manifest_text import improves
 from editor.records import (
@@ -44,14 +44,17 @@ def maps(
     """The map of the target's effects, and that of what each head costs a text."""
     shown = {at.task: at for at in (*(universal.effects if universal else ()), *estimates)}
     grid = grid_of(spec, shown.values(), (*manifest.heads, *manifest.universal))
-    capability = manifest.settings.capability if manifest.settings else None
-    target = shown.pop(capability or "", None)
+    names = manifest.settings.targets if manifest.settings else ()
+    targets = [shown.pop(name, None) for name in names]
     cost = shown.get("english") or next(iter(shown.values()), None)
     # Costs far below the threshold of a universal head shall not look alarming.
     threshold = universal.threshold if universal else 0.0
     sign = -1 if improves(manifest) else 1
     words = (
-        (target, sign, 0.0, "What each head does for {}", "Drop of the score when a head is out"),
+        *(
+            (at, sign, 0.0, "What each head does for {}", "Drop of the score when a head is out")
+            for at in targets
+        ),
         (cost, 1, threshold, "What each head does for {}, a control", "Loss when a head is out"),
     )
     return [
@@ -78,15 +81,16 @@ def _top_heads(
     """
     measured = sorted((at for at in estimate.effects if at.n_masks > 0), key=lambda at: at.head)
     measured.sort(key=lambda at: -at.low if sign > 0 else at.high)
-    of_target = manifest.plan is not None and estimate.task == manifest.plan.capability
-    kept = {*manifest.heads} if of_target else set[Any]()
+    own = [one for one in manifest.each() if one.plan and one.plan.capability == estimate.task]
+    kept = {*manifest.heads} if own else set[Any]()
     shown = measured[:N_TOP_HEADS]
     shown += [at for at in measured[N_TOP_HEADS:] if at.decided or at.head in kept]
     if all(at.probability is None for at in shown):
         skipped = {HEAD_COLUMNS.index("Probability"), HEAD_COLUMNS.index("Decided")}
     else:
         skipped = set[int]()
-    undecided = manifest.confidence.undecided if manifest.confidence else ()
+    sure_of = own[0].confidence if own else manifest.confidence
+    undecided = sure_of.undecided if sure_of else ()
     rows = [HEAD_COLUMNS, *(_head_row(at, undecided) for at in shown)]
     columns, *cells = (
         tuple(cell for place, cell in enumerate(row) if place not in skipped) for row in rows
@@ -121,6 +125,18 @@ def sure(manifest: Manifest, estimates: Sequence[Estimate]) -> dict[str, Any] | 
     }
 
 
+def sharing(manifest: Manifest) -> dict[str, Any] | None:
+    """Which heads several targets share, and what each takes of each target."""
+    if manifest.sharing is None:
+        return None
+    return {
+        "sentence": several_text.shared_sentence(manifest.sharing),
+        "columns": several_text.take_columns(manifest.sharing),
+        "rows": several_text.take_rows(manifest.sharing),
+        "caption": f"What each chosen head takes of each capability: {several_text.TAKEN}",
+    }
+
+
 def steps(manifest: Manifest) -> dict[str, Any] | None:
     """What each chosen head adds with those before it out, against alone."""
     if manifest.plan is None or not manifest.plan.steps:
@@ -130,7 +146,12 @@ def steps(manifest: Manifest) -> dict[str, Any] | None:
 
 def foreseen(manifest: Manifest) -> dict[str, Any] | None:
     """What the choice predicted beside what was measured."""
-    found = choice_text.foreseen(manifest.plan, manifest.validation, improve=improves(manifest))
+    improve = improves(manifest)
+    found = [
+        at
+        for one in manifest.each()
+        for at in choice_text.foreseen(one.plan, one.validation, improve=improve)
+    ]
     if not found:
         return None
     rows = [
@@ -151,7 +172,7 @@ def foreseen(manifest: Manifest) -> dict[str, Any] | None:
 def universal_part(manifest: Manifest, universal: UniversalHeads | None) -> dict[str, Any] | None:
     """What is known of heads that all text needs: a sentence, and each one's cost on every text."""
     said = confidence_text.scan_text(
-        manifest.universal, manifest.scan_evaluations, manifest.over_limit
+        manifest.universal, manifest.scan_evaluations, manifest.over_limit, manifest.not_numbers
     )
     if not said:
         return None

@@ -22,6 +22,7 @@ from editor.finished import (
 )
 from editor.layout import read_small
 from editor.records import Fingerprint, HeadText, Localization, Record, Settings
+from editor.several_text import shared_sentence
 from editor.staging import REPORT
 from editor.store import (
     COMMAND,
@@ -56,6 +57,7 @@ class RunInfo(Record):
     name: str
     model: str
     capability: str
+    """Several with commas between them."""
     method: str
     state: State
     fault: str = ""
@@ -133,14 +135,14 @@ def look_at(folder: Path) -> RunInfo:
         asked = _asked(folder / JOURNAL)
     except UsageError as error:
         fault, asked = error.message, ()
-    target = config.settings.capability if config else ""
-    so_far = len({one for one in asked if one.task == target and one.mask})
+    targets = config.settings.targets if config else ()
+    so_far = len({one for one in asked if one.task in targets and one.mask})
     day = _DATE.match(folder.name)
     return RunInfo(
         folder=str(folder),
         name=folder.name,
         model=config.model if config else "",
-        capability=target,
+        capability=", ".join(targets),
         method=config.settings.method if config else "",
         state=_state(folder, fault),
         fault=fault,
@@ -169,7 +171,7 @@ def refuse_other_settings(runs: Path, wanted: Fingerprint) -> None:
             if found == wanted:
                 return
             alike = found.model == wanted.model
-            alike &= found.settings.capability == wanted.settings.capability
+            alike &= found.settings.targets == wanted.settings.targets
             if alike and _state(folder, "") == "stopped" and (folder / JOURNAL).stat().st_size:
                 broken_off.append(((folder / JOURNAL).stat().st_mtime, folder, found))
     if not broken_off:
@@ -226,11 +228,19 @@ def show_run(name: str, runs: Path) -> RunDetails:
         versions=_versions(folder / ENVIRONMENT),
         measured=tuple(TaskCount(task=task, masks=n) for task, n in counts.items()),
         heads=found.heads if found else (),
-        why=found.plan.why if found else "",
+        why="; ".join(_why(found)) if found else "",
         report=str(page) if page.is_file() else "",
         files=tuple(sorted(path.name for path in folder.iterdir())),
         command=_command(folder / COMMAND),
     )
+
+
+def _why(found: Localization) -> list[str]:
+    """What the heads were chosen for, and what they share."""
+    if found.sharing is None:
+        return [found.plan.why]
+    said = [f"{one.plan.capability}: {one.plan.why}" for one in found.each()]
+    return [shared_sentence(found.sharing), *said]
 
 
 def removable(names: Sequence[str], runs: Path) -> list[RunInfo]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 
 from editor import design, estimate
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, TimeUp
 from editor.measure import MORE_TIME, N_TRIES, Bench, Task, as_mask
 from editor.records import Confidence, Design, Estimate, Head, Mask, Prior, Rival, Scores, View
 from editor.responses import Response, require_signal, respond
@@ -44,6 +44,8 @@ class Job:
     costs an evaluation."""
     out_of_time: Callable[[float], bool] = lambda share: False
     """Whether that share of the run's time is over."""
+    turn: float = 1.0
+    """Share of the searches' time after which this one must end: several take turns."""
     on_best: Callable[[Sequence[Head]], None] = lambda heads: None
     """Hears which heads look best so far, the best first."""
 
@@ -86,14 +88,7 @@ class PublishedSearch:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        rows = design.stratified(
-            range(len(job.heads)),
-            n_units=len(job.heads),
-            n_masks=job.budget,
-            size=max(1, round(len(job.heads) * 0.02)),
-            seed=job.seed,
-        )
-        self._told, self._response = measure_rows(job, rows)
+        self._told, self._response = measure_rows(job, published_design(job))
         self._X = design.matrix([self._told.rows])
         require_signal(self._response, job.task.name)
         job.on_best(self.rank(())[: job.max_heads])
@@ -126,6 +121,17 @@ class PublishedSearch:
 
     def confidence(self) -> Confidence | None:
         return None
+
+
+def published_design(job: Job) -> Design:
+    """The masks of the published recipe."""
+    return design.stratified(
+        range(len(job.heads)),
+        n_units=len(job.heads),
+        n_masks=job.budget,
+        size=max(1, round(len(job.heads) * 0.02)),
+        seed=job.seed,
+    )
 
 
 class ScanSearch:
@@ -214,7 +220,8 @@ def measure_rows(job: Job, rows: Design) -> tuple[Told, Response]:
     """Measure a design's masks, and what they cost.
 
     Raises:
-        CapabilityAbsent: the time is up before the last of them, or none yields numbers.
+        CapabilityAbsent: none yields numbers.
+        TimeUp: the time is up before the last of them.
     """
     (base,) = job.bench.scores(job.task, [()])
     found = measured_all(job, [job.mask(row) for row in rows.rows])
@@ -251,11 +258,11 @@ def measured_all(job: Job, masks: Sequence[Mask]) -> list[Scores | None]:
     """What all the masks yield: a part of a design whose size is fixed means nothing.
 
     Raises:
-        CapabilityAbsent: the time is up before the last of them.
+        TimeUp: the time is up before the last of them.
     """
     found = job.bench.measured(job.task, masks, out_of_time=lambda: job.out_of_time(1.0))
     if len(found) < len(masks):
-        raise CapabilityAbsent(
+        raise TimeUp(
             f"the time was up after {len(found)} of {len(masks)} masks of {job.task.name}, of "
             "which this method needs all",
             MORE_TIME,

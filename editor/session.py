@@ -13,22 +13,35 @@ from functools import cached_property
 from pathlib import Path
 
 from editor.architecture import read_spec
+from editor.capabilities import Outside
+from editor.chat import (
+    NO_MESSAGES,
+    NO_TEMPLATE,
+    Spoken,
+    load_tokenizer,
+    own_template,
+    prompt_ids,
+    speak,
+    template_digest,
+)
 from editor.costs import by_characters
 from editor.coverage import require_coverage
 from editor.digests import identity, remembered_digest
-from editor.errors import CapabilityAbsent, CheckFailed
+from editor.errors import CapabilityAbsent, CheckFailed, ModelError
 from editor.fanout import FanOut
 from editor.gguf_spec import read_gguf_spec
+from editor.library import Library
 from editor.loading import Loading, threads_of
-from editor.measure import Bench, Memory
+from editor.measure import Bench, Memory, Task
 from editor.methods import budget_of
 from editor.progress import Progress
 from editor.recipe import Recipe
-from editor.records import FileDigest, Fingerprint, ModelSpec, Settings
+from editor.records import Chat, ChatUse, FileDigest, Fingerprint, ModelSpec, Settings
+from editor.rendering import Talks
 from editor.run_folders import refuse_other_settings
 from editor.source import Source, default_cache, resolve
 from editor.store import RunDir, code_version
-from editor.tasks import Scope, scan_texts, scope
+from editor.tasks import Scope, data_of, scan_texts, scope
 from editor.universal import SCAN_VERSION
 from editor.weights import is_gguf
 from editor.workers import open_crew, require_ray, wants_workers
@@ -44,7 +57,9 @@ class Options:
 
     runs: Path = Path("runs")
     cache: Path | None = None
-    """Conversions and universal heads; by default `source.default_cache()`."""
+    """Conversions, universal heads and data sets; by default `source.default_cache()`."""
+    data_dir: Path | None = None
+    """A folder with data sets, beside those in the cache."""
     device: str = "cpu"
     force: bool = False
     """Replace an output folder that the editor wrote."""
@@ -64,6 +79,17 @@ class Options:
     """Processes that measure: by default one, and on a Ray cluster as many as fit."""
     ray: str | None = None
     """Address of a Ray cluster whose machines measure."""
+    include_path: Path | None = None
+    """A folder with tasks of lm-eval's form, beside its own."""
+    allow_code_execution: bool = False
+    """Run programs that the model writes, contained, where a capability is judged by that."""
+
+    @property
+    def outside(self) -> Outside:
+        """What capabilities may be made of that are no part of the package, and may do."""
+        return Outside(
+            self.include_path, self.trust_remote_code, self.offline, self.allow_code_execution
+        )
 
 
 @dataclass(frozen=True)
@@ -113,6 +139,8 @@ class Run:
     options: Options
     progress: Progress
     began: float
+    spoken: Spoken
+    """How items that are messages are put to the model; `what` has them so."""
 
     @property
     def name(self) -> str:
@@ -172,6 +200,11 @@ def read_any_spec(path: Path, source: str, revision: str | None = None) -> Model
     return read_spec(path, source=source, revision=revision)
 
 
+def library_of(options: Options, progress: Progress) -> Library:
+    """The data sets that capabilities may ask for; where each was found is said aloud."""
+    return Library(options.data_dir, options.cache, offline=options.offline, say=progress.say)
+
+
 def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
     """Where the universal heads of a model are kept once a scan has found them."""
     items = hashlib.sha256("".join(text.digest() for text in scan_texts()).encode()).hexdigest()
@@ -179,12 +212,56 @@ def universal_file(opened: Opened, dtype: str, cache: Path | None) -> Path:
     return (cache or default_cache()) / "universal" / name
 
 
-def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
-    """The recipe with every default filled in."""
-    asked = (what.target, *what.controls)
+def in_chat(
+    what: Scope, opened: Opened, mode: Chat, *, trust_remote_code: bool
+) -> tuple[Scope, Spoken]:
+    """What is asked, with items that are messages in the form in which the model is asked.
+
+    Raises:
+        UsageError: the model has no chat template, or is not to use it, and a capability needs it.
+        ModelError: the template cannot be used.
+    """
+    render = Talks(opened.source.folder, opened.source.name, trust_remote_code)
+    spoken = speak((*what.targets, *what.controls), mode, render, opened.source.name)
+    target, *others = spoken.capabilities
+    also, controls = others[: len(what.also)], others[len(what.also) :]
+    return replace(what, target=target, also=tuple(also), controls=tuple(controls)), spoken
+
+
+def chat_use(run: Run) -> ChatUse:
+    """How prompts were put to the model, for its edit's record."""
+    tokenizer = load_tokenizer(
+        run.opened.source.folder, trust_remote_code=run.options.trust_remote_code
+    )
+    why, template = run.spoken.sentence, None
+    try:
+        template = own_template(tokenizer)
+    except ModelError as error:  # it was not asked for
+        why = f"{why}; {error.message}"
+    task = Task(run.what.target, run.what.target.items("search")[:1])
+    first = next((asked[0] for asked in task.requests() if asked), None)
+    return ChatUse(
+        template=None if template is None else template_digest(template),
+        used=run.spoken.used,
+        why=why if template or NO_TEMPLATE in why else f"{why}; the model {NO_TEMPLATE}",
+        thinking=run.spoken.thinking,
+        first_prompt=tuple(prompt_ids(tokenizer, first.prompt, templated=first.templated))
+        if first
+        else (),
+    )
+
+
+def settle(recipe: Recipe, what: Scope, spec: ModelSpec, chat_template: str = "") -> Settings:
+    """The recipe with every default filled in.
+
+    Args:
+        chat_template: sha256 of the one that wrote prompts.
+    """
+    asked = (*what.targets, *what.controls)
     return Settings(
         definitions={one.name: one.definition for one in asked if one.definition},
         capability=what.target.name,
+        also=tuple(one.name for one in what.also),
         controls=tuple(control.name for control in what.controls),
         max_heads=recipe.max_heads,
         max_control_drop=what.limits,
@@ -201,6 +278,9 @@ def settle(recipe: Recipe, what: Scope, spec: ModelSpec) -> Settings:
         choose_items=recipe.choose_items,
         test_items=recipe.test_items,
         dtype=_DTYPES.get(spec.dtype, _PACKED_DTYPE) if recipe.dtype == "auto" else recipe.dtype,
+        data=data_of(what),
+        chat=recipe.chat,
+        chat_template=chat_template,
     )
 
 
@@ -223,10 +303,12 @@ def started(
     """
     began = time.monotonic()
     require_ray(options.ray)
-    what = scope(recipe)
+    what = scope(recipe, library_of(options, progress), options.outside)
+    data_of(what)  # a data set that is missing is missed before the model is loaded
     opened = open_model(recipe.model, options, progress)
     require_coverage(opened.spec, allow_partial=options.allow_partial)
-    settings = settle(recipe, what, opened.spec)
+    asked, spoken = in_chat(what, opened, recipe.chat, trust_remote_code=options.trust_remote_code)
+    settings = settle(recipe, what, opened.spec, spoken.template)
     check(opened, settings)
     fingerprint = Fingerprint(
         version=code_version(),
@@ -239,7 +321,7 @@ def started(
     with RunDir.open(
         options.runs,
         model=opened.source.name,
-        capability=what.target.name,
+        capability="+".join(settings.targets),
         fingerprint=fingerprint.digest(),
         new_run=options.new_run,
     ) as folder:
@@ -249,11 +331,13 @@ def started(
         progress = Logged(progress, folder)
         again = " (going on with it)" if folder.resumed else ""
         progress.say(f"run folder {folder.path}{again}")
+        if spoken.why != NO_MESSAGES:
+            progress.say(f"messages: {spoken.sentence}")
         try:
             with closing(
                 loaded_bench(opened, settings.dtype, folder.journal, options, progress)
             ) as bench:
-                yield Run(opened, what, settings, folder, bench, options, progress, began)
+                yield Run(opened, asked, settings, folder, bench, options, progress, began, spoken)
         except BaseException as error:
             folder.log(traceback.format_exc())
             if isinstance(error, CapabilityAbsent | CheckFailed):
@@ -292,9 +376,11 @@ def loaded_bench(
         fan_out = FanOut(crew, dispatched(making, opened, options))
     else:
         model = making(0)
-        return Bench(model, journal, progress.advance, progress.tokens, model.n_tokens)
+        count = model.n_tokens
+        return Bench(model, journal, progress.advance, progress.tokens, progress.say, count)
     # The tokenizer is where the model is.
-    return Bench(fan_out, journal, progress.advance, progress.tokens, by_characters)
+    count = by_characters
+    return Bench(fan_out, journal, progress.advance, progress.tokens, progress.say, count)
 
 
 def dispatched(making: Loading, opened: Opened, options: Options) -> Loading:

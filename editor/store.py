@@ -93,6 +93,8 @@ class Journal:
             UsageError: A whole line is no entry; the message names file and line.
         """
         created = not path.exists()
+        if not (created or path.is_file()):  # a pipe or a device may have no end
+            raise UsageError(f"{path} is no file", "restore it, or start anew with --new-run")
         stream = path.open("ab+", buffering=0)
         try:
             stream.seek(0)
@@ -106,6 +108,11 @@ class Journal:
             stream.close()
             raise
         return cls(stream, entries, len(whole))
+
+    def place(self, key: str) -> str:
+        """File and line of an entry, for a message about it."""
+        number = next((n for n, one in enumerate(self._entries, 1) if one == key), 0)
+        return f"{self._stream.name}:{number}"
 
     def get(self, key: str) -> str | None:
         """The JSON text stored under `key`."""
@@ -127,9 +134,10 @@ class Journal:
             while rest:
                 rest = rest[self._stream.write(rest) :]
             os.fsync(self._stream.fileno())
-        except OSError:
+        except OSError as error:
             # Else the next line would be glued to the part that was written.
             self._stream.truncate(self._size)
+            error.filename = self._stream.name  # which a failed write does not tell
             raise
         self._size += len(line)
         self._entries[key] = value

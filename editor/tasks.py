@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from editor import capabilities
-from editor.capabilities import Capability, Library
+from editor.capabilities import Capability, Library, Outside, code
 from editor.choose import Control
 from editor.errors import UsageError, nearest
 from editor.measure import Bench, Task
@@ -23,6 +23,8 @@ ITEMS_PER_PASSAGE = 4
 """A passage holds tens of scored tokens, so texts need fewer items than tasks by this factor."""
 FEWEST_PASSAGES = 4
 """With fewer it would not be known how much passages differ."""
+OTHER_FORM_ITEMS = 400
+"""Of the transfer form, where the model must have that too: asked once."""
 CANDIDATES_PER_ITEM = 8
 """How many items are looked through for one that the base model answers."""
 
@@ -35,31 +37,37 @@ class Scope:
     controls: tuple[Capability, ...]
     limits: dict[str, float]
     """The most that each control's metric may worsen."""
+    also: tuple[Capability, ...] = ()
+    """Further targets of the same edit."""
+
+    @property
+    def targets(self) -> tuple[Capability, ...]:
+        """All capabilities to remove, in the order in which heads are chosen for them."""
+        return (self.target, *self.also)
 
 
-def scope(recipe: Recipe, library: Library | None = None) -> Scope:
+def scope(recipe: Recipe, library: Library | None = None, outside: Outside | None = None) -> Scope:
     """Look the recipe's capabilities up.
 
     Args:
         library: where data sets are, for capabilities whose items come from one.
+        outside: what tasks of lm-eval may be made of, and whether model-written programs may run;
+            not given where nothing is going to be measured.
 
     Raises:
-        UsageError: one is unknown, the target is a text, or a limit names no control.
+        UsageError: one is unknown or runs programs without leave, a target is a text, or a limit
+            names no control.
     """
-    target = capabilities.get(recipe.capability, library)
-    tasks = [name for name in capabilities.names() if capabilities.get(name).kind == "task"]
-    if target.kind == "text":
-        raise UsageError(
-            f"{target.name} is a control, not a capability that can be removed",
-            f"removable: {', '.join(tasks)}",
-        )
+    target, *also = (_removable(_get(name, library, outside)) for name in recipe.targets)
+    targets = [target.name, *(one.name for one in also)]
     names = recipe.controls
     if names is None:
-        names = tuple(name for name in capabilities.default_controls() if name != target.name)
-    controls = tuple(capabilities.get(name, library) for name in names)
+        names = tuple(name for name in capabilities.default_controls() if name not in targets)
+    controls = tuple(_get(name, library, outside) for name in names)
     kept = [control.name for control in controls]
-    if target.name in kept or len(set(kept)) < len(kept):
-        raise UsageError(f"one of {target.name} and its controls stands twice: {', '.join(kept)}")
+    if len({*targets, *kept}) < len(targets) + len(kept):
+        given = ", ".join(targets)
+        raise UsageError(f"one of {given} and its controls stands twice: {', '.join(kept)}")
     for name in recipe.max_control_drop:
         if name != "default" and name not in kept:
             raise UsageError(f"a limit names {name}, which is no control", nearest(name, kept))
@@ -70,7 +78,37 @@ def scope(recipe: Recipe, library: Library | None = None) -> Scope:
         )
         for control in controls
     }
-    return Scope(target, controls, limits)
+    return Scope(target, controls, limits, tuple(also))
+
+
+def _removable(found: Capability) -> Capability:
+    if found.kind == "text":
+        tasks = [one for one in capabilities.names() if capabilities.get(one).kind == "task"]
+        raise UsageError(
+            f"{found.name} is a control, not a capability that can be removed",
+            f"removable: {', '.join(tasks)}",
+        )
+    return found
+
+
+def _get(name: str, library: Library | None, outside: Outside | None) -> Capability:
+    found = capabilities.get(name, library, outside)
+    # Who only looks a name up runs nothing; without leave the judge refuses all the same.
+    return found if outside is None else code.allow(found, allowed=outside.allow_code_execution)
+
+
+def data_of(what: Scope) -> dict[str, str]:
+    """By name the sha256 of each data set that items come from; all items are made.
+
+    Raises:
+        UsageError: a data set is not there, or its rows are no items.
+    """
+    found: dict[str, str] = {}
+    for one in (*what.targets, *what.controls):
+        if one.data:
+            found |= one.data_digests
+            _ = one.all_items
+    return found
 
 
 def scans(asked: Recipe | Settings) -> bool:
@@ -154,18 +192,27 @@ def choose_controls(what: Scope, count: int) -> list[Control]:
     ]
 
 
+def other_form(target: Capability) -> Task:
+    """The transfer form, of items that are not for the test."""
+    items = (*target.items("search", transfer=True), *target.items("choose", transfer=True))
+    return Task(target, items[:OTHER_FORM_ITEMS], f"{target.name}-transfer")
+
+
 def judged(what: Scope, count: int, min_drop: float, *, improve: bool = False) -> list[Judged]:
-    """What validation asks of the test split: target, its transfer form, controls.
+    """What validation asks of the test split: targets, each with its transfer form, and controls.
 
     Args:
-        improve: the target must get better; `min_drop` does not count.
+        improve: the targets must get better; `min_drop` does not count.
     """
-    target = what.target
-    asked = Task(target, _take(target, "test", count))
-    rows = [Judged(asked, "target", None, None if improve else min_drop, rise=improve)]
-    transfer = target.items("test", transfer=True)[:count]
-    if transfer:
-        rows.append(Judged(Task(target, transfer, f"{target.name}-transfer"), "target", None))
+    rows: list[Judged] = []
+    for target in what.targets:
+        asked = Task(target, _take(target, "test", count))
+        rows.append(Judged(asked, "target", None, None if improve else min_drop, rise=improve))
+        transfer = target.items("test", transfer=True)[:count]
+        if transfer:
+            other, both = Task(target, transfer, f"{target.name}-transfer"), bool(target.both_forms)
+            drop = min_drop if both and not improve else None
+            rows.append(Judged(other, "target", None, drop, transfer=True))
     for one in what.controls:
         rows.append(Judged(Task(one, _take(one, "test", count)), "control", what.limits[one.name]))
     return rows

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from editor import stats
-from editor.errors import CapabilityAbsent
+from editor.errors import TimeUp
 from editor.measure import MORE_TIME, Bench, Task
 from editor.records import Estimate, Head, HeadEffect, Mask, Metric, Scores, UniversalHeads
 from editor.responses import item_losses
@@ -36,14 +36,14 @@ def find_universal(
         out_of_time: whether to measure no more.
 
     Raises:
-        CapabilityAbsent: the time is up before all are measured.
+        TimeUp: the time is up before all are measured.
     """
     began = time.monotonic()
     masks: list[Mask] = [(head,) for head in heads]
     for text in texts:
         n_done = len(bench.measured(text, masks, out_of_time=out_of_time))
         if n_done < len(masks):
-            raise CapabilityAbsent(
+            raise TimeUp(
                 f"the time was up after {n_done} of {len(masks)} heads of the once-a-model scan "
                 f"for universal heads on {text.name}",
                 f"{MORE_TIME}; or do without the scan with --universal suspects",

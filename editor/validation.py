@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from editor.records import (
     Role,
     Sample,
     Scores,
+    TargetCurve,
     Validation,
     WrittenFaults,
 )
@@ -52,6 +54,8 @@ class Judged:
     """For a target: the share of the base score above the floor that must be gone."""
     rise: bool = False
     """For a target: it must get better instead."""
+    transfer: bool = False
+    """The other form of the target before it."""
 
 
 def check_headroom(
@@ -163,23 +167,51 @@ def _gate(judged: Judged, row: Result) -> Gate:
     return "unsure" if sign * worst > sign * limit else "pass"
 
 
+class HowLost(NamedTuple):
+    """What is behind the loss of a target."""
+
+    name: str
+    """Of the target, where there are several."""
+    form: FormLoss | None = None
+    """What of it is lost form; where most of it is, the edit has not removed the capability."""
+    written: WrittenFaults | None = None
+    """What is wrong with the texts; where the edit broke them, neither has it."""
+    one_form: str = ""
+    """That only one of two forms is lost, of which both must be."""
+
+    def objections(self) -> list[str]:
+        """Why the loss is no removal."""
+        found = [form_text(self.form)] if self.form and self.form.kind == "format" else []
+        found += filter(None, (objection(self.written), self.one_form))
+        return [f"{self.name}: {one}" if self.name else one for one in found]
+
+
+def one_form(judged: Judged, results: Sequence[Result]) -> str:
+    """That only the usual form of a target is lost, where both must be; "" where that is not so."""
+    why = judged.task.capability.both_forms
+    gated = {row.task: row for row in results if row.gate != "info"}
+    usual, other = (gated.get(f"{judged.task.name}{form}") for form in ("", "-transfer"))
+    if not why or usual is None or other is None or other.gate not in ("fail", "floor"):
+        return ""
+    if usual.gate not in ("pass", "unsure"):
+        return ""  # neither is lost, which is said already
+    changes = (f"{row.change:+.3f} [{row.ci[0]:+.3f}, {row.ci[1]:+.3f}]" for row in (usual, other))
+    more = " (hardly above its floor before)" if other.gate == "floor" else ""
+    usual_change, other_change = changes
+    return f"{why}: {usual.task} changed by {usual_change}, {other.task} by {other_change}{more}"
+
+
 def verdict(
     results: Sequence[Result],
-    form: FormLoss | None = None,
-    written: WrittenFaults | None = None,
+    losses: Sequence[HowLost] = (),
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether every limit holds, and what stands against it or is not covered by it.
 
     Args:
-        form: what of the target's loss is lost form; where most of it is, the edit has not removed
-            the capability.
-        written: what is wrong with the target's texts; where the edit broke them, neither has it.
+        losses: what is behind the loss of each target.
     """
-    lost_form = form is not None and form.kind == "format"
-    reasons = [form_text(form)] if form and lost_form else []
-    broken = objection(written)
-    if broken is not None:
-        reasons.append(broken)
+    reasons = [one for loss in losses for one in loss.objections()]
+    denied = bool(reasons)
     for row in results:
         where = f"{row.task} {row.metric}"
         if row.rise and row.gate == "fail":
@@ -205,7 +237,7 @@ def verdict(
                 f"within the limit but not surely: {where} changed by {row.change:+.3f} "
                 f"[{low:+.3f}, {high:+.3f}], the limit is {row.limit:+.3f}"
             )
-    accepted = not (lost_form or broken) and not any(
+    accepted = not denied and not any(
         row.gate == "fail" or (row.gate == "floor" and row.role == "target") for row in results
     )
     return accepted, tuple(reasons)
@@ -225,10 +257,10 @@ def k_curve(
     ks = range(1, len(heads) + 1)
     masks: list[Mask] = [as_mask(heads[:k]) for k in ks]
     masks += [as_mask(peers[:k]) for peers in sets for k in ks]
-    base, *found = bench.scores(task, [(), *masks[: len(heads)]])
-    # Random heads without which a score is no number leave no right answer.
-    others = bench.measured(task, masks[len(heads) :])
-    exact = [0.0 if one is None else stats.mean(one, "exact") for one in (*found, *others)]
+    (base,) = bench.scores(task, [()])
+    # Heads without which a score is no number leave no right answer.
+    found = bench.measured(task, masks)
+    exact = [0.0 if one is None else stats.mean(one, "exact") for one in found]
     points = [
         CurvePoint(k=0, chosen=stats.mean(base, "exact"), chosen_ci=_ci(base, task), random=())
     ]
@@ -244,7 +276,9 @@ def k_curve(
     return tuple(points)
 
 
-def _ci(scores: Scores, task: Task) -> tuple[float, float]:
+def _ci(scores: Scores | None, task: Task) -> tuple[float, float]:
+    if scores is None:
+        return (0.0, 0.0)
     return stats.share_interval(scores.exact, task.items)
 
 
@@ -252,8 +286,10 @@ def samples(base: Bench, edited: Bench, tasks: Sequence[Task]) -> tuple[Sample, 
     """What both models write after the first prompts of each task, greedily."""
     asked = [(task, item) for task in tasks for item in task.items[:SAMPLES_A_TASK]]
     prompts = [item.prompt for _, item in asked]
+    templated = [bool(item.turns) for _, item in asked]
     before, after = (
-        bench.texts(prompts, (), max_new_tokens=SAMPLE_TOKENS) for bench in (base, edited)
+        bench.texts(prompts, (), max_new_tokens=SAMPLE_TOKENS, templated=templated)
+        for bench in (base, edited)
     )
     return tuple(
         Sample(task=task.name, prompt=item.prompt, answer=item.answer, base=b, edited=e)
@@ -298,33 +334,54 @@ def validate_edit(
     Args:
         base: the base model; also measures the curve over k, with its heads masked.
         edited: the edited files, loaded afresh.
-        rows: the target is the first.
+        rows: a target is the first; further ones are those with a least drop or rise.
         plan: the removed heads, in the order in which they were chosen.
 
     Raises:
         CheckFailed: the edited files do not behave like the base with the heads masked.
     """
-    target = rows[0].task
+    targets = [row for row in rows if row.min_drop is not None or row.rise]
+    first, *others = [row for row in targets or rows[:1] if not row.transfer]
+    target = first.task
     results: list[Result] = []
     for row in rows:
         (before,) = base.scores(row.task, [()])
         (after,) = edited.scores(row.task, [()])
         results += compare(row, before, after, seed=seed)
     difference = masked_against_baked(base, edited, [row.task for row in rows], plan)
-    whole, baked = base.scores(target, [()])[0], edited.scores(target, [()])[0]
-    # It splits losses: of a gain it would say nothing that is true.
-    form = None if rows[0].rise else form_loss(whole, baked, target.items, seed=seed)
-    written = written_faults(whole, baked)
-    accepted, reasons = verdict(results, form, None if rows[0].rise else written)
+    losses = [
+        _how_lost(base, edited, row, seed=seed)._replace(one_form=one_form(row, results))
+        for row in (first, *others)
+    ]
+    also = tuple(
+        TargetCurve(
+            task=row.task.name,
+            curve=k_curve(base, row.task, spec, plan, seed=seed),
+            format_loss=loss.form,
+            written=loss.written,
+        )
+        for row, loss in zip(others, losses[1:], strict=True)
+    )
+    accepted, reasons = verdict(results, losses if others else [losses[0]._replace(name="")])
     return Validation(
         results=tuple(results),
         items={row.task.name: row.task.digest() for row in rows},
         curve=k_curve(base, target, spec, plan, seed=seed),
         curve_task=target.name,
-        format_loss=form,
-        written=written,
+        format_loss=losses[0].form,
+        also=also,
+        written=losses[0].written,
         samples=samples(base, edited, [row.task for row in rows]),
         masked_vs_baked=difference,
         accepted=accepted,
         reasons=reasons,
     )
+
+
+def _how_lost(base: Bench, edited: Bench, row: Judged, *, seed: int) -> HowLost:
+    """What is behind a target's loss: of a gain it would say nothing that is true."""
+    if row.rise:
+        return HowLost(row.task.name)
+    (whole,), (baked,) = base.scores(row.task, [()]), edited.scores(row.task, [()])
+    form = form_loss(whole, baked, row.task.items, seed=seed)
+    return HowLost(row.task.name, form, written_faults(whole, baked))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from editor.records import FormLoss, Mask, Metric, Result
@@ -165,6 +165,12 @@ def size_text(n_bytes: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a`, `a and b` or `a, b and c`."""
+    *before, last = map(one_line, names)
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def last_part(model: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,14 @@ def pytest_configure() -> None:
     """Hear Ctrl-C even where the tests run in the background of a script, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder into which the packages with real data were unpacked, side by side."""
+    folder = Path(os.environ.get("EDITOR_TEST_DATA", ".venv/data"))
+    assert folder.is_dir(), f"{folder} is no folder: set EDITOR_TEST_DATA to where the data are"
+    return folder
 
 
 @pytest.fixture(scope="session", params=ARCHITECTURES)

@@ -26,6 +26,9 @@ class Memory:
     def get(self, key: str) -> str | None:
         return self.entries.get(key)
 
+    def place(self, key: str) -> str:
+        return f"memory:{list(self.entries).index(key) + 1}"
+
     def append(self, key: str, value_json: str) -> None:
         assert key not in self.entries
         self.entries[key] = value_json
@@ -75,6 +78,7 @@ class PlantedModel:
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         return [[f"<script>{prompt} {len(mask)}" for prompt in prompts] for mask in masks]
 

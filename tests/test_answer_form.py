@@ -63,6 +63,22 @@ def test_rows_of_several_classes_keep_their_places() -> None:
         assert found[row] == pytest.approx(one, abs=1e-6)
 
 
+def test_a_row_that_is_no_number_spoils_no_other() -> None:
+    logits = torch.randn((4, 11), generator=torch.Generator().manual_seed(4))
+    target, forms = torch.tensor([2, 4, 1, 5]), [Form(0, (4, 6)), Form(1, (3, 5)), Form(0, (5, 7))]
+
+    def found() -> list[Begun | None]:
+        logprobs, norm = logits.log_softmax(1).double(), logits.logsumexp(1)
+        right = logprobs[torch.arange(4), target]
+        return begun(logits, norm, right, [0, 1, 3], forms)
+
+    whole = found()
+    logits[0] = float("nan")
+    first, *others = found()
+    assert first is not None and math.isnan(first.form)
+    assert others == whole[1:]
+
+
 def direct(model: MaskableModel, request: Continuation, mask: Mask) -> tuple[float, float]:
     """Form and right beginning of an answer after a space, from all logits of one whole pass."""
     tokenizer = model._tokenizer

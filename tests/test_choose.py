@@ -12,7 +12,7 @@ import pytest
 from editor import stats
 from editor.capabilities.base import Likelihood
 from editor.choose import N_TRIES, Control, Terms, choose
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, TimeUp
 from editor.measure import Bench, Task
 from editor.methods import METHODS as SEARCHES
 from editor.methods import budget_of, search_budget
@@ -337,7 +337,7 @@ class TestTerms:
 
     @pytest.mark.parametrize("method", METHODS)
     def test_when_the_time_is_up_before_the_choice_that_is_said(self, method: str) -> None:
-        with pytest.raises(CapabilityAbsent, match="the time was up") as caught:
+        with pytest.raises(TimeUp, match="the time was up") as caught:
             run(out_of_time=lambda share=1.0: True, method=method)
         assert "--max-hours" in caught.value.hint
 

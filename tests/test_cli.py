@@ -194,7 +194,7 @@ class TestHelp:
     def test_choices_are_those_of_the_recipe(self) -> None:
         schema = Recipe.model_json_schema()["properties"]
         for param in main.commands["remove"].params:
-            if isinstance(param.type, click.Choice):
+            if isinstance(param.type, click.Choice) and param.name != "domain":
                 assert list(param.type.choices) == schema[param.name]["enum"]
 
     def test_version(self) -> None:
@@ -259,10 +259,12 @@ class TestRemove:
         fake = faked(True)
         given = "--control english --control python --max-control-drop 0.2 --max-control-drop"
         given += " english=0.05 --min-target-drop 0.9 --max-heads 3 --method published --seed 7"
-        given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --device cuda"
+        given += " --search-items 5 --choose-items 6 --test-items 8 --dtype float32 --chat never"
         given += " --budget 90 --confidence 0.9 --score exact --prior none --universal suspects"
-        given += " --improve --max-hours 1.5 --workers 3 --ray auto"
-        given += " --runs r --cache c --new-run --force --trust-remote-code --offline --yes"
+        given += " --device cuda --improve --max-hours 1.5 --workers 3 --ray auto"
+        given += (
+            " --runs r --cache c --data-dir d --new-run --force --trust-remote-code --offline --yes"
+        )
         assert run(*REMOVE, *given.split()).exit_code == 0
         assert fake.recipe == Recipe(
             model="smollm2-135m",
@@ -283,10 +285,12 @@ class TestRemove:
             choose_items=6,
             test_items=8,
             dtype="float32",
+            chat="never",
         )
         assert fake.options == Options(
             runs=Path("r"),
             cache=Path("c"),
+            data_dir=Path("d"),
             device="cuda",
             force=True,
             new_run=True,
@@ -330,7 +334,8 @@ class TestErrors:
             ),
             (CapabilityAbsent("exact 0.010, floor 0.000"), 5, "exact 0.010"),
             (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on"),
-            (OSError(errno.ENOSPC, "No space left", "runs/x"), 1, "runs/x: the disk is full"),
+            (OSError(errno.ENOSPC, "No space left", "runs/x"), 3, "runs/x: the disk is full"),
+            (OSError(errno.EFBIG, "File too large", "runs/x"), 3, "runs/x: the disk cannot"),
             (
                 RuntimeError("boom\nsecond"),
                 1,
@@ -527,7 +532,7 @@ class TestProof:
                 check=False,
                 env={**os.environ, "PYTHONPATH": path},
             )
-        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert done.returncode == 3 and "Traceback" not in done.stderr
         assert "disk is full" in done.stderr
 
     @pytest.mark.parametrize("base", [[], ["--base", "base"]], ids=["alone", "base"])
@@ -708,6 +713,24 @@ def test_every_chosen_head_stands_first_in_the_table(monkeypatch: pytest.MonkeyP
     assert lines[start + 2].split()[0] not in set(map(str, last))
 
 
+class TestDomain:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (("-c", "hazardous-knowledge"), "goes by domain"),
+            (("-c", "recall", "--domain", "bio"), "not for recall"),
+            (("-c", "hazardous-knowledge", "--domain", "physics"), "not one of"),
+        ],
+    )
+    def test_is_one_of_hazardous_knowledge_alone(self, given: tuple[str, ...], said: str) -> None:
+        found = run("remove", *given, "-m", "gpt2", "-o", "out")
+        assert found.exit_code == 2 and said in found.stderr
+
+    def test_names_the_capability(self) -> None:
+        found = run("capabilities", "show", "hazardous-knowledge", "--domain", "chem", "--offline")
+        assert found.exit_code == 2 and "wmdp-chem" in found.stderr
+
+
 class TestCapabilities:
     def test_lists_and_shows(self) -> None:
         found = run("capabilities")
@@ -716,10 +739,14 @@ class TestCapabilities:
             line.split()[0] for line in found.stdout.split("\n") if line
         }
         rows = json.loads(run("capabilities", "--json").stdout)["capabilities"]
-        assert all(row["items"]["test"] > 0 for row in rows)
+        # Nothing is read from data sets for a list, so their items are not counted.
+        assert all((row["items"] is None) == bool(row["data"]) for row in rows)
+        assert all(row["items"]["test"] > 0 for row in rows if row["items"])
         named_only = {row["name"] for row in rows if not row["default_control"]}
-        swearing = {"swearing", "swearing-completions"}
-        assert named_only == {"inflection", "coreference"} | swearing
+        assert {row["name"] for row in rows if row["data"]} < named_only
+        assert {"inflection", "coreference", "swearing", "swearing-completions"} == {
+            row["name"] for row in rows if row["name"] in named_only and not row["data"]
+        }
         lines = {
             row["name"]: line
             for row in rows
@@ -900,7 +927,8 @@ class TestProgress:
             progress.stage("write", 0)
             progress.say("a fact")
         assert lines[0] == "search: about 100 masks"
-        assert "10/100 masks, 1 min 30 s left, 10 s elapsed, 1.00 s/mask" in lines[1]
+        assert "10/100 masks, 1 min 30 s left, peak " in lines[1]
+        assert lines[1].endswith(" GiB, 10 s elapsed, 1.00 s/mask")
         assert [line.split(":")[0] for line in lines[1:4]] == ["search"] * 3
         assert lines[4:] == ["search: 30 masks in 30 s", "write ...", "a fact"]
 
@@ -992,7 +1020,7 @@ class TestStreams:
 
     def test_a_full_disk_under_stdout_is_one_line(self) -> None:
         done = self.call("editor recipe schema >/dev/full")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "the disk is full" in done.stderr
         assert "Traceback" not in done.stderr
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from editor import capabilities, pipeline, tasks
 from editor.baking import read_manifest
-from editor.capabilities import Continuation, Generation, custom
+from editor.capabilities import Capability, Continuation, Generation, custom, judges
 from editor.capabilities.definition import MAX_CHARS, ScorerName
 from editor.capabilities.scorers import ChoiceLikelihood, Reference, Written
 from editor.cli import main
@@ -19,6 +19,7 @@ from editor.errors import UsageError
 from editor.lookups import SCORERS
 from editor.progress import Silent
 from editor.recipe import Recipe, load
+from editor.records import Item
 from editor.session import Options, settle
 from tiny import Wired
 
@@ -48,6 +49,12 @@ def faults(file: Path) -> list[str]:
     return caught.value.message.splitlines()
 
 
+def as_written(found: Capability, given: list[Any]) -> list[Item]:
+    """The items in the order of the file; they are asked in one of their own."""
+    prompts = [one["prompt"] for one in given]
+    return sorted(found.all_items, key=lambda item: prompts.index(item.prompt))
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
@@ -64,7 +71,9 @@ class TestRead:
         assert len(found.all_items) == 40
         sizes = [len(found.items(split)) for split in ("search", "choose", "test")]
         assert sum(sizes) == 40 and min(sizes) >= 4
-        assert found.all_items[3].answer == " answer 3", "with the space that separates it"
+        assert as_written(found, items())[3].answer == " answer 3", (
+            "with the space that separates it"
+        )
         assert not found.default_control
 
     def test_items_in_a_file_of_their_own_are_the_same(self) -> None:
@@ -80,10 +89,26 @@ class TestRead:
             {"prompt": "e", "answer": "\nf"},
             *items(),
         ]
-        found = custom.load(write(given)).all_items
+        found = as_written(custom.load(write(given)), given)
         assert [one.answer for one in found[:3]] == [" b", "d", "\nf"]
         none = custom.load(write(given, head='separator: ""\n' + HEAD.format("logprob")))
-        assert none.all_items[0].answer == "b"
+        assert as_written(none, given)[0].answer == "b"
+
+    def test_items_are_asked_in_an_order_of_their_own(self) -> None:
+        found = custom.load(write(items(200))).items("test")
+        numbers = [int(item.prompt.split()[1].rstrip(":")) for item in found]
+        assert 60 < sum(numbers[:30]) / 30 < 140, "the first ones are not those of the file"
+        assert custom.load(write(items(200)[::-1])).items("test") == found
+
+    def test_signs_between_numbers_count(self) -> None:
+        splits = ("search", "choose", "test")
+        given = [
+            {"prompt": f"{a} {sign} {b} =", "answer": str(a), "split": splits[(a + n) % 3]}
+            for a in range(2, 9)
+            for b in range(2, 9)
+            for n, sign in enumerate("+-*")
+        ]
+        assert len(custom.load(write(given)).all_items) == 147
 
     def test_splits_of_the_file_count(self) -> None:
         names = ["search", "choose", "test"]
@@ -101,7 +126,7 @@ class TestRead:
         given = items(60) + [
             {"prompt": f"question  {n} ?", "answer": f"reply {n}"} for n in range(60)
         ]
-        found = custom.load(write(given)).all_items
+        found = as_written(custom.load(write(given)), given)
         assert all(a.split == b.split for a, b in zip(found[:60], found[60:], strict=True))
 
     def test_a_changed_item_or_setting_is_another_definition(self) -> None:
@@ -132,7 +157,7 @@ class TestScorers:
         given = [{**one, "choices": [one["answer"], "none", "all of them"]} for one in items()]
         found = custom.load(write(given, head=HEAD.format("choice")))
         assert found.floor == pytest.approx(1 / 3) and isinstance(found.scorer, ChoiceLikelihood)
-        asked = found.scorer.requests(found.all_items[0])
+        asked = found.scorer.requests(as_written(found, given)[0])
         assert asked[1] == Continuation("Question 0:", " none")
 
     @pytest.mark.parametrize(
@@ -156,9 +181,9 @@ class TestScorers:
         self, scorer: str, more: str, item: dict[str, str], right: str, wrong: str
     ) -> None:
         given = [{"prompt": f"Say {n}:", **item} for n in range(40)]
-        found = custom.load(write(given, head=HEAD.format(scorer), more=more))
+        found = custom.load(write(given, head=HEAD.format(scorer), more="floor: 0\n" + more))
         assert isinstance(found.scorer, Written) and isinstance(found.dense, Reference)
-        one = found.all_items[0]
+        one = as_written(found, given)[0]
         assert found.scorer.requests(one)[0] == Generation("Say 0:", 32, ())
         assert found.scorer.judge(right, one) == 1
         assert found.scorer.judge(wrong, one) == 0
@@ -166,12 +191,29 @@ class TestScorers:
     def test_a_pattern_that_does_not_end_is_an_error_and_not_a_wrong_answer(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("editor.capabilities.judges.PATTERN_S", 0.05)
-        given = [{"prompt": f"Say {n}:", "pattern": "^(a|aa)+$"} for n in range(40)]
-        found = custom.load(write(given, head=HEAD.format("regex")))
-        assert isinstance(found.scorer, Written)
-        with pytest.raises(UsageError, match="takes more than"):
-            found.scorer.judge("a" * 60 + "!", found.all_items[0])
+        monkeypatch.setattr("editor.capabilities.patterns.SEARCH_SECONDS", 0.05)
+        judge = judges.pattern(ignore_case=True)
+        item = Item(key="k", prompt="p", answer="", variant="v", check="^(a|aa)+$")
+        with pytest.raises(UsageError, match="took more than"):
+            judge("a" * 60 + "!", item)
+
+    @pytest.mark.parametrize(
+        ("pattern", "said"),
+        [
+            ("(a+)+$", "takes more than"),
+            (r"(\w+\s?)*$", "takes more than"),
+            ("(xy|x|y)+$", "takes more than"),
+            ("((a{1000}){1000}){1000}", "its counts in braces multiply to more than 100,000"),
+            ("(", "missing )"),
+            ("(a)(?R)?", "unknown extension"),
+            ("(" * 900 + ")" * 900, "nested too deeply"),
+        ],
+    )
+    def test_patterns_that_are_refused(self, pattern: str, said: str) -> None:
+        given = [{"prompt": "Say:", "pattern": pattern}]
+        (fault,) = faults(write(given, head=HEAD.format("regex")))
+        assert fault.startswith("own.yaml:4: pattern: ")
+        assert said in fault
 
     @pytest.mark.parametrize("scorer", SCORERS)
     def test_examples_work_as_they_are(self, scorer: str) -> None:
@@ -392,7 +434,9 @@ def test_a_run_finds_the_heads_of_a_capability_from_a_file(
     monkeypatch.setattr(
         capabilities,
         "get",
-        lambda name, library=None: get(name) if name == str(file) else wired.get(name),
+        lambda name, library=None, outside=None: (
+            get(name) if name == str(file) else wired.get(name)
+        ),
     )
     monkeypatch.setattr(capabilities, "names", lambda: tuple(wired.capabilities))
     recipe = Recipe(
@@ -417,5 +461,5 @@ def test_a_run_finds_the_heads_of_a_capability_from_a_file(
     again = pipeline.validate(tmp_path / "out", base, options, Silent(), capability=str(file))
     assert again.accepted
     write(given[:-1])
-    with pytest.raises(UsageError, match="not the one that the edit was measured with"):
+    with pytest.raises(UsageError, match="is not what the edit was measured with"):
         pipeline.validate(tmp_path / "out", base, options, Silent(), capability=str(file))

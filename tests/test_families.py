@@ -52,6 +52,7 @@ class Letters:
     """As much of a tokenizer as scoring needs: one token a letter."""
 
     eos_token_id = pad_token_id = 1
+    bos_token_id = None
 
     def __call__(self, text: str, **_: Any) -> Any:
         class Encoded:

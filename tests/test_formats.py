@@ -14,7 +14,7 @@ from editor.capabilities.base import Continuation, Likelihood
 from editor.formats import check_format, form_effects, form_loss, form_steps, format_heads
 from editor.measure import Bench
 from editor.records import FormLoss, Head, Mask, Measurement, Scores
-from editor.validation import Judged, validate_edit, verdict
+from editor.validation import HowLost, Judged, validate_edit, verdict
 from editor.wording import form_text
 from fixtures import make_spec
 from planted import HEADS, N_HEADS, N_LAYERS, Memory, PlantedModel, planted_task, spread_of
@@ -156,6 +156,12 @@ class TestHeads:
         ]
         assert format_heads(effects) == (FORM,)
 
+    def test_one_without_which_nothing_is_a_number_is_left_out(self) -> None:
+        bad = Bench(FormModel({**PULLS, NONE: (float("nan"), 0.0)}), Memory())
+        effects = form_effects(bad, TASK, [FORM, NONE, RIGHT])
+        assert [one.head for one in effects] == [FORM, RIGHT]
+        assert [one.head for one in form_steps(bad, TASK, [FORM, NONE])] == [FORM]
+
     def test_steps_are_measured_with_those_before_out(self) -> None:
         steps = form_steps(bench(), TASK, [BOTH, RIGHT])
         base, first, both = bench().scores(TASK, [(), (BOTH,), (RIGHT, BOTH)])
@@ -195,9 +201,9 @@ class TestVerdict:
         assert found.format_loss == loss_of(head)
 
     def test_without_a_form_is_that_of_the_limits(self) -> None:
-        assert verdict([]) == verdict([], None) == (True, ())
-        assert verdict([], loss_of(RIGHT)) == (True, ())
-        assert not verdict([], loss_of(FORM))[0]
+        assert verdict([]) == verdict([], [HowLost("")]) == (True, ())
+        assert verdict([], [HowLost("", loss_of(RIGHT))]) == (True, ())
+        assert not verdict([], [HowLost("", loss_of(FORM))])[0]
 
 
 def test_sentences_name_shares_and_later_tokens() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from editor.errors import CapabilityAbsent, ModelError
+from editor.errors import ModelError
 from editor.generation import Writer, before, stop_tokens
 from editor.model import MaskableModel
 from editor.records import Head, Mask
@@ -215,7 +215,7 @@ class TestNoNumbers:
         model._writer._way = way
         (projection,) = model._layers[2][1]
         projection.register_forward_hook(lambda _module, _args, output: output * float("inf"))
-        with pytest.raises(CapabilityAbsent, match="what comes next is not a finite number"):
+        with pytest.raises(ModelError, match="what comes next is not a finite number"):
             model.generate(PROMPTS, [()], max_new_tokens=5)
 
 

@@ -38,8 +38,11 @@ LAYERS: dict[int, tuple[str, ...]] = {
             "stats",
             "wording",
         ),
-        *("confirm_text", "confidence_text", "choice_text", "manifest_text", "written_faults"),
+        "datasets",
+        *("confirm_text", "confidence_text", "choice_text", "manifest_text", "several_text"),
+        "written_faults",
         *("family", "unsupported", "coverage", "concentration"),
+        *("sandbox", "jail"),
     ),
     # Formats: where the tensors lie in a file.
     2: (
@@ -53,6 +56,7 @@ LAYERS: dict[int, tuple[str, ...]] = {
         "card",
         "charts",
         "comparison",
+        "row_files",
     ),
     # Where the heads lie in the tensors, and how zero is written there.
     3: (
@@ -66,23 +70,25 @@ LAYERS: dict[int, tuple[str, ...]] = {
         ),
         *("zero_codes", "packed_codes", "ggml_codes", "restore"),
         *("gguf", "keys", "digests", "report", "report_parts", "finished"),
+        "packaged",
     ),
-    4: ("weights", "source", "signing", "run_folders"),
+    4: ("weights", "source", "signing", "run_folders", "hub_rows"),
     # Whole checkpoints, as files and as models.
     5: (
         *("checkpoint", "differences", "model", "recorded", "hooks", "capabilities", "answer_form"),
         *("batching", "generation", "scored_rows", "prefix_tree", "trials"),
+        *("library", "chat", "rendering"),
     ),
     6: (
         *("engine", "fanout", "processes", "cluster", "workers", "loading"),
         *("measure", "universal", "search", "adaptive", "methods", "choose", "formats"),
-        *("confirm", "validation", "tasks"),
+        *("confirm", "several", "validation", "tasks"),
     ),
     7: ("session", "baking", "verification", "pipeline", "preview", "costs"),
     8: (
         *("cli", "lookups", "proof", "flags", "recipe_check"),
         *("console", "display", "proof_text", "compare_text", "compare_page", "meters"),
-        *("ahead_text", "capability_text", "run_verbs", "runs_text"),
+        *("ahead_text", "capability_text", "fetching", "run_verbs", "runs_text"),
         *("api", "__init__", "__main__"),
     ),
 }
@@ -92,10 +98,12 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "records": ("errors",),
     "recipe": ("strict_yaml",),
     "responses": ("stats",),
+    "sandbox": ("jail",),
     "confirm_text": ("wording",),
     "confidence_text": ("responses", "wording"),
     "choice_text": ("wording",),
     "manifest_text": ("wording",),
+    "several_text": ("wording",),
     "report": ("report_parts",),
     "patching": ("direct_file",),
     "architecture": ("model_config", "projections", "quantization", "stored_shape"),
@@ -104,9 +112,11 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "quantization": ("stored_shape",),
     "zero_codes": ("packed_codes", "stored_shape"),
     "model": (
-        *("answer_form", "batching", "capabilities", "generation", "hooks", "recorded"),
+        *("answer_form", "batching", "capabilities", "chat", "generation", "hooks", "recorded"),
         *("scored_rows", "prefix_tree", "trials"),
     ),
+    "chat": ("capabilities",),
+    "rendering": ("chat",),
     "generation": ("hooks", "trials"),
     "trials": ("batching",),
     "prefix_tree": ("scored_rows", "trials"),
@@ -122,6 +132,7 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "methods": ("adaptive", "measure", "search"),
     "choose": ("measure", "search"),
     "confirm": ("measure",),
+    "several": ("choose", "measure", "methods", "search"),
     "formats": ("measure",),
     "validation": ("formats", "measure"),
     "tasks": ("choose", "measure", "validation"),
@@ -135,12 +146,13 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "flags": ("console",),
     "lookups": (
         *("capability_text", "compare_page", "compare_text"),
-        *("console", "flags", "recipe_check"),
+        *("console", "fetching", "flags", "recipe_check"),
     ),
     "ahead_text": ("display",),
     "run_verbs": ("console", "flags", "runs_text"),
     "runs_text": ("display",),
     "capability_text": ("display",),
+    "fetching": ("display",),
     "proof": ("api", "console", "flags", "proof_text"),
     "proof_text": ("display",),
     "compare_text": ("display",),
@@ -150,7 +162,9 @@ SAME_LAYER: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
 }
 
-HEAVY = frozenset({"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub", "ray"})
+HEAVY = frozenset(
+    {"torch", "transformers", "peft", "sklearn", "lm_eval", "huggingface_hub", "pyarrow", "ray"}
+)
 HEAVY_ALLOWED = frozenset(
     {"answer_form", "batching", "generation", "hooks", "model", "prefix_tree"}
     | {"recorded", "scored_rows", "trials"}

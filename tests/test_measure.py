@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from editor.capabilities.base import Continuation, Generation, ItemScore, Outcome
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, UsageError
 from editor.interrupts import listening
 from editor.measure import CHUNK_REQUESTS, GRADIENT_COST, Bench, Task, as_mask, writes
 from editor.records import Head, Item, Mask, Measurement
@@ -116,6 +116,57 @@ def test_journal_lines_are_records() -> None:
     found = Measurement.model_validate_json(line)
     assert (found.mask, found.task, found.items) == ((A, B), "recall", task.digest())
     assert found.scores == scores
+
+
+class NoSlopes(PlantedModel):
+    """One whose derivatives overflow, though its scores do not."""
+
+    def gradients(self, requests: Sequence[Continuation], mask: Mask) -> list[list[float]]:
+        found = super().gradients(requests, mask)
+        return [[float("nan"), *layer[1:]] for layer in found]
+
+
+def test_a_gradient_without_numbers_is_said_and_done_without() -> None:
+    memory, heard = Memory(), list[str]()
+    task = planted_task("recall")
+    for model in (NoSlopes(EFFECTS), PlantedModel({"recall": {}})):  # then from the journal
+        bench = Bench(model, memory, on_note=heard.append)
+        found = bench.gradients(task, (A,))
+        assert found.shape == (len(HEADS),) and not found.any()
+    assert heard == [heard[0]] * 2
+    assert str(A) in heard[0] and "--prior none" in heard[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda line: '{"scores": "many"}',
+        lambda line: "[]",
+        lambda line: line.replace('"exact":[', '"exact":[0.5,'),
+        lambda line: line.replace(str(A), str(B)),
+        lambda line: line.replace('"logprob":[', '"logprob":[null,'),
+    ],
+)
+def test_an_entry_that_holds_something_else_is_named(other: Callable[[str], str]) -> None:
+    memory, task = Memory(), planted_task("recall", 3)
+    make_bench(memory)[0].scores(task, [(), (A,)])
+    (_, key) = memory.entries
+    changed = other(memory.entries[key])
+    assert changed != memory.entries[key]
+    memory.entries[key] = changed
+    with pytest.raises(UsageError, match=r"memory:2: expected 3 scores of one mask") as caught:
+        make_bench(memory)[0].scores(task, [(A,)])
+    assert "--new-run" in caught.value.hint
+
+
+@pytest.mark.parametrize("other", ["7", '["a"]', '{"a": 1}', "[[1, []]]"])
+def test_so_is_one_of_a_gradient(other: str) -> None:
+    memory, task = Memory(), planted_task("recall", 3)
+    make_bench(memory)[0].gradients(task, ())
+    (key,) = memory.entries
+    memory.entries[key] = other
+    with pytest.raises(UsageError, match="memory:1: expected an effect a head"):
+        make_bench(memory)[0].gradients(task, ())
 
 
 class TestMeans:

@@ -15,21 +15,35 @@ def test_results_are_in_the_order_of_the_items() -> None:
     assert side_by_side(lambda item, _: item, []) == []
 
 
-def test_the_fault_of_the_first_item_is_raised_and_the_others_end() -> None:
-    failed, ended = Event(), Event()
+def test_the_fault_of_the_first_item_is_raised_though_a_later_one_was_sooner() -> None:
+    failed = Event()
 
     def work(item: int, keep_on: Callable[[], None]) -> None:
-        if item == 1:
-            failed.set()
-            raise ValueError("one")
-        failed.wait(20)
+        if item == 0:
+            assert failed.wait(20)
+            keep_on()  # goes on: its own fault is the one to tell
+        failed.set()
+        raise ValueError(str(item))
+
+    with pytest.raises(ValueError, match="0"):
+        side_by_side(work, [0, 1])
+
+
+def test_later_items_end_once_one_has_failed() -> None:
+    begun, ended = Event(), Event()
+
+    def work(item: int, keep_on: Callable[[], None]) -> None:
+        if item == 0:
+            assert begun.wait(20)
+            raise ValueError("none")
+        begun.set()
         try:
             while True:  # until somebody says that nobody waits
                 keep_on()
         finally:
             ended.set()
 
-    with pytest.raises(ValueError, match="one"):
+    with pytest.raises(ValueError, match="none"):
         side_by_side(work, [0, 1])
     assert ended.is_set()
 

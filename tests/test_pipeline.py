@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from editor import baking, capabilities, formats, pipeline
+from editor import baking, capabilities, display, formats, pipeline, several
 from editor.baking import read_manifest
-from editor.errors import CapabilityAbsent, CheckFailed, EditorError, ModelError, UsageError
+from editor.errors import CapabilityAbsent, CheckFailed, EditorError, ModelError, TimeUp, UsageError
 from editor.methods import METHODS
+from editor.model import MaskableModel
 from editor.pipeline import localize, remove, validate
 from editor.progress import Silent
 from editor.recipe import Recipe
 from editor.records import Head, Manifest
 from editor.session import Options
-from tiny import Wired, open_tiny
+from tiny import Wired, open_tiny, spec_of
 
 HEADS = (Head(1, 1), Head(0, 3), Head(3, 2))
 QUIET = Silent()
@@ -256,12 +257,57 @@ class TestRemove:
         self, known: Wired, tmp_path: Path
     ) -> None:
         recipe = recipe_of(known)
-        with pytest.raises(CapabilityAbsent, match="the time was up") as caught:
+        with pytest.raises(TimeUp, match="the time was up") as caught:
             localize(recipe, options(tmp_path, max_hours=1e-9), QUIET)
-        assert "--max-hours" in caught.value.hint
+        assert "--max-hours" in caught.value.hint and caught.value.exit_code == 6
+        with pytest.raises(UsageError, match="seed 0 -> 9"):  # it is broken off, not at its end
+            localize(recipe_of(known, seed=9), options(tmp_path), QUIET)
         lines = Lines()
         assert set(localize(recipe, options(tmp_path), lines).heads) == known.target_heads
         assert any("going on" in line for line in lines.said)
+
+    def test_a_cache_that_cannot_be_written_is_missed_before_the_scan(
+        self, known: Wired, tmp_path: Path
+    ) -> None:
+        (tmp_path / "cache").write_text("no folder")
+        with pytest.raises(UsageError, match="the cache folder .* cannot be used") as caught:
+            localize(recipe_of(known), options(tmp_path), QUIET)
+        assert "--cache" in caught.value.hint
+        (folder,) = (tmp_path / "runs").iterdir()
+        said = (folder / "journal.jsonl").read_text()
+        assert said and '"key":"english' not in said
+
+    def test_heads_without_which_nothing_is_a_number_are_told(
+        self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = {*known.target_heads, known.shared_head, known.universal_head}
+        bad = next(head for head in spec_of(known.folder).heads() if head not in told)
+        score = MaskableModel._score_batch
+
+        def overflows(self: Any, group: Any, masks: Any, means: Any = None) -> Any:
+            found = score(self, group, masks, means)
+            n_rows = len(found) // len(masks)  # of a group of rows or of a tree of them
+            out = [bad in masks[at // n_rows] for at in range(len(found))]
+            return [
+                one._replace(logprob=float("nan")) if now else one
+                for one, now in zip(found, out, strict=True)
+            ]
+
+        monkeypatch.setattr(MaskableModel, "_score_batch", overflows)
+        out = tmp_path / "out"
+        removal = remove(recipe_of(known), out, options(tmp_path), QUIET)
+        assert set(removal.heads) == known.target_heads
+        manifest = read_manifest(out)
+        assert manifest.not_numbers and all(
+            masks == ((bad,),) for masks in manifest.not_numbers.values()
+        )
+        said = (
+            f"Kept out as well, since without it the model's scores on text are not numbers: {bad}."
+        )
+        texts = [display.removal_text(removal, manifest), (out / "README.md").read_text()]
+        for text in (*texts, Path(removal.report).read_text()):
+            assert said in " ".join(text.replace("&#39;", "'").split())
+            assert f"since all text needs them: {bad}" not in text
 
     def test_a_model_that_no_head_holds_back_has_nothing_to_improve(
         self, known: Wired, tmp_path: Path
@@ -302,12 +348,12 @@ class TestRemove:
     def test_an_edit_that_misses_its_limits_is_written_and_says_so(
         self, known: Wired, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = pipeline.choose
+        real = several.choose
 
         def choose_wrongly(*args: Any) -> Any:
             return real(*args).model_copy(update={"heads": (known.shared_head,)})
 
-        monkeypatch.setattr(pipeline, "choose", choose_wrongly)
+        monkeypatch.setattr(several, "choose", choose_wrongly)
         out = tmp_path / "out"
         found = remove(recipe_of(known), out, options(tmp_path), QUIET)
         assert not found.accepted
@@ -442,7 +488,7 @@ class TestChangedSettings:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("editor.pipeline.choose", broken_off)
+            patch.setattr("editor.several.choose", broken_off)
             with pytest.raises(KeyboardInterrupt):
                 localize(recipe, options(tmp_path), QUIET)
         changed = recipe_of(known, seed=9)
@@ -460,7 +506,7 @@ class TestChangedSettings:
             raise CapabilityAbsent("no head that naming needs can be removed")
 
         with monkeypatch.context() as patch:
-            patch.setattr("editor.pipeline.choose", finds_nothing)
+            patch.setattr("editor.several.choose", finds_nothing)
             with pytest.raises(CapabilityAbsent):
                 localize(recipe_of(known, seed=9), options(tmp_path), QUIET)
         (folder,) = (tmp_path / "runs").iterdir()

@@ -55,6 +55,7 @@ def test_a_minimal_recipe_has_the_documented_defaults(tmp_path: Path) -> None:
         "choose_items": 40,
         "test_items": 160,
         "dtype": "auto",
+        "chat": "auto",
         "output": None,
     }
 
@@ -66,7 +67,8 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         "max_control_drop: {swearing: 0.1, default: 1}\nmin_target_drop: 5e-1\n"
         "method: published\nbudget: 90\nconfidence: 0.9\nscore: exact\nprior: none\n"
         "universal: suspects\nimprove: true\nseed: 3\n"
-        "search_items: 4\nchoose_items: 5\ntest_items: 6\ndtype: float32\noutput: out/edited\n"
+        "search_items: 4\nchoose_items: 5\ntest_items: 6\ndtype: float32\n"
+        "chat: never\noutput: out/edited\n"
     )
     recipe = load(write(tmp_path, text))
     assert recipe.description == "two\nlines\n"
@@ -114,6 +116,7 @@ def test_a_recipe_is_frozen(tmp_path: Path) -> None:
         ("prior: flat", ":3: prior: expected 'gradient' or 'none', found 'flat'"),
         ("universal: no", ":3: universal: expected 'scan' or 'suspects', found False"),
         ("improve: 1", ":3: improve: expected a valid boolean, found 1"),
+        ("chat: yes", ":3: chat: expected 'auto', 'never' or 'always', found True"),
         ("dtype: int8", ":3: dtype: expected 'auto', 'bfloat16'"),
         ("output: no", ":3: output: expected a valid string, found False"),
         ("controls: recall", ":3: controls: expected a valid tuple, found 'recall'"),

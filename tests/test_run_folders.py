@@ -196,7 +196,7 @@ class TestRemove:
 
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", fail)
-            assert run("remove", "recall", "--yes").exit_code == 1
+            assert run("remove", "recall", "--yes").exit_code == 3
         assert shown("remove", "recall", "--yes")["folders"]
 
     def test_every_file_that_a_run_writes_is_known(self) -> None:

@@ -98,6 +98,7 @@ class Writes(PlantedModel):
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         self.n_written = getattr(self, "n_written", 0) + len(prompts) * len(masks)
         texts = ["" if prompt.endswith(" 0") else f"{prompt} ok" for prompt in prompts]

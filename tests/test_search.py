@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from editor import estimate, stats
-from editor.errors import CapabilityAbsent
+from editor.errors import CapabilityAbsent, TimeUp
 from editor.measure import Bench
 from editor.methods import METHODS as SEARCHES
 from editor.records import Estimate, Head, HeadEffect, Mask, UniversalHeads
@@ -136,9 +136,7 @@ class TestSearches:
     def test_a_part_of_a_fixed_procedure_is_no_ranking(self, method: str) -> None:
         memory = Memory()
         late = lambda share: len(memory.entries) > 20  # noqa: E731
-        with pytest.raises(
-            CapabilityAbsent, match=rf"after 2\d of {BUDGET[method]} masks"
-        ) as found:
+        with pytest.raises(TimeUp, match=rf"after 2\d of {BUDGET[method]} masks") as found:
             make_search(method, memory=memory, out_of_time=late)
         assert "--max-hours" in found.value.hint
         assert 20 < len(memory.entries) <= 21 + CHUNK
@@ -331,7 +329,7 @@ class TestUniversal:
         memory, text = Memory(), planted_task("english", 40, "text")
         bench = Bench(PlantedModel({"english": {}}), memory)
         late = lambda: len(memory.entries) > 20  # noqa: E731
-        with pytest.raises(CapabilityAbsent, match=r"after 2\d of 80 heads") as caught:
+        with pytest.raises(TimeUp, match=r"after 2\d of 80 heads") as caught:
             find_universal(bench, HEADS, [text], "x", out_of_time=late)
         assert "--max-hours" in caught.value.hint and "suspects" in caught.value.hint
         assert len(find_universal(bench, HEADS, [text], "x").effects[0].effects) == len(HEADS)

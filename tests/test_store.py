@@ -148,13 +148,24 @@ def test_a_failed_append_is_taken_back(tmp_path: Path, monkeypatch: pytest.Monke
         before = (tmp_path / "j").read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(OSError, match="No space") as caught:
                 journal.append("b", "2")
+        assert caught.value.filename == str(tmp_path / "j")
         assert (tmp_path / "j").read_bytes() == before
         assert "b" not in journal
         journal.append("b", "3")
     with Journal.open(tmp_path / "j") as journal:
         assert [journal.get(key) for key in journal] == ["1", "3"]
+
+
+def test_a_journal_is_a_file_and_knows_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "j").symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match="is no file"):
+        Journal.open(tmp_path / "j")
+    with Journal.open(tmp_path / "k") as journal:
+        journal.append("a", "1")
+        journal.append("b", "2")
+        assert journal.place("b") == f"{tmp_path / 'k'}:2"
 
 
 # --- the run's folder ---

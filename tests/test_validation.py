@@ -11,19 +11,21 @@ import pytest
 from editor import stats
 from editor.capabilities.base import Continuation, Likelihood
 from editor.errors import CapabilityAbsent, CheckFailed
-from editor.measure import Bench
+from editor.measure import Bench, Task
 from editor.records import Fill, Gate, Head, Mask, Result, Scores
 from editor.validation import (
+    HowLost,
     Judged,
     check_headroom,
     compare,
     k_curve,
+    one_form,
     samples,
     validate_edit,
     verdict,
 )
 from fixtures import make_spec
-from planted import N_HEADS, N_LAYERS, Effects, Memory, PlantedModel, planted_task
+from planted import N_HEADS, N_LAYERS, Effects, Memory, OverflowingModel, PlantedModel, planted_task
 
 A, B, C = Head(1, 2), Head(4, 0), Head(4, 5)
 SPEC = make_spec(N_LAYERS, N_HEADS)
@@ -222,9 +224,52 @@ class Edited(PlantedModel):
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         more = [(*mask, *self.heads) for mask in masks]
         return super().generate(prompts, more, max_new_tokens=max_new_tokens, stop=stop)
+
+
+class TestBothForms:
+    """A capability of which an edit must take the transfer form too."""
+
+    KNOWN = replace(
+        planted_task("recall", N).capability, floor=0.1, both_forms="the form, not the thing"
+    )
+    USUAL = Judged(Task(KNOWN, planted_task("recall", N).items), "target", None, 0.5)
+    OTHER = replace(
+        USUAL, task=Task(KNOWN, planted_task("recall", N).items, "recall-transfer"), transfer=True
+    )
+
+    def verdict(self, usual: int, other: int, base: int = 80) -> tuple[bool, tuple[str, ...]]:
+        rows = [
+            *compare(self.USUAL, right(80), right(usual), seed=0),
+            *compare(self.OTHER, right(base), right(other), seed=0),
+        ]
+        return verdict(rows, [HowLost("", one_form=one_form(self.USUAL, rows))])
+
+    def test_accepted_where_both_fall(self) -> None:
+        accepted, reasons = self.verdict(10, 12)
+        assert accepted and not any("the form" in one for one in reasons)
+
+    @pytest.mark.parametrize(("base", "other", "more"), [(80, 78, ""), (14, 5, "hardly above")])
+    def test_refused_with_the_reason_where_one_does(self, base: int, other: int, more: str) -> None:
+        accepted, reasons = self.verdict(10, other, base)
+        assert not accepted
+        assert reasons[0].startswith("the form, not the thing: recall changed by -0.700 [")
+        assert "recall-transfer by -0.0" in reasons[0] and more in reasons[0]
+
+    def test_refused_without_it_where_neither_does(self) -> None:
+        accepted, reasons = self.verdict(79, 79)
+        assert not accepted and not any("the form" in one for one in reasons)
+
+    def test_counts_as_one_target(self) -> None:
+        effects = {"recall": {A: 2.0}, "recall-transfer": {}}
+        base, edited = (
+            Bench(model, Memory()) for model in (PlantedModel(effects), Edited(effects, (A,)))
+        )
+        found = validate_edit(base, edited, [self.USUAL, self.OTHER], [A], spec=SPEC, seed=0)
+        assert found.also == () and found.curve_task == "recall"
 
 
 class TestCurve:
@@ -252,6 +297,12 @@ class TestCurve:
         model = Noting({"recall": {}})
         k_curve(Bench(model, Memory()), TARGET.task, SPEC, (C, A), seed=0)
         assert [mask for mask in model.masks if mask in [(C,), (A, C), (A,)]] == [(C,), (A, C)]
+
+    def test_heads_without_which_nothing_is_a_number_leave_no_answer(self) -> None:
+        model = OverflowingModel({"recall": {A: 0.1}}, A)
+        curve = k_curve(Bench(model, Memory()), TARGET.task, SPEC, (C, A), seed=0)
+        assert [point.chosen for point in curve] == [1.0, 1.0, 0.0]
+        assert curve[2].chosen_ci == (0.0, 0.0)
 
     def test_a_layer_without_other_heads_has_no_peers(self) -> None:
         chosen = [Head(0, head) for head in range(N_HEADS - 1)]

@@ -197,3 +197,67 @@ def test_the_two_heads_of_copying_are_found_and_recall_is_kept(place: Place) -> 
     assert copying["edited"] < 0.02
     assert recall["base"] > 0.9
     assert abs(recall["change"]) <= 0.03
+
+
+KEPT = ("--control", "copying", "--control", "english")
+
+
+def test_a_file_of_the_user_s_is_removed_like_the_built_in_one(place: Place) -> None:
+    asked = [
+        {"prompt": item.prompt, "answer": item.answer, "key": item.key, "transfer": item.transfer}
+        for item in capabilities.get("recall").all_items
+    ]
+    file = place.folder / "towns.yaml"
+    file.write_text("name: towns\nscorer: logprob\nitems: towns.jsonl\n", "utf-8")
+    lines = "".join(json.dumps(one) + "\n" for one in asked)
+    (place.folder / "towns.jsonl").write_text(lines, "utf-8")
+    job = (str(file), "no-towns", "--max-heads", "2", *FEWER_ITEMS, *KEPT)
+    found = place.remove(*job)
+    assert found.heads() == names(place.wired.carriers["recall"])
+    assert found.said["capability"] == "towns"
+    assert found.row("towns-transfer", "exact")["edited"] < 0.02
+    # A changed file is another run, and what was measured is not mistaken for it.
+    (place.folder / "towns.jsonl").write_text(lines[: lines.rindex('{"prompt"')], "utf-8")
+    again = ["validate", str(found.output), "--base", str(place.wired.folder), "-c", str(file)]
+    place.editor(*again, *KEPT, "--runs", str(place.folder / "runs"), expect=2)
+
+
+def test_a_task_of_lm_eval_is_found_like_the_built_in_one(place: Place) -> None:
+    items = [item for item in capabilities.get("recall").all_items if not item.transfer]
+    choices = [item.answer.strip() for item in items]
+    rows = [
+        {"q": item.prompt, "a": item.answer.strip(), "b": choices[at - 9]}
+        for at, item in enumerate(items[:400])
+    ]
+    task = {
+        "task": "towns",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(place.folder / "rows.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "q",
+        "doc_to_choice": "{{[a, b] if q|length is odd else [b, a]}}",
+        "doc_to_target": "{{0 if q|length is odd else 1}}",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    }
+    folder = place.folder / "tasks"
+    folder.mkdir()
+    (folder / "towns.yaml").write_text(json.dumps(task), "utf-8")
+    (place.folder / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    job = ["localize", "-c", "lm-eval:towns", "-m", str(place.wired.folder), "--max-heads", "2"]
+    more = ("--runs", str(place.folder / "runs"), "--include-path", str(folder), *KEPT)
+    said = place.editor(*job, *more, "--choose-items", "24")
+    assert sorted(said["heads"]) == names(place.wired.carriers["recall"])
+
+
+def test_both_are_removed_by_one_edit_and_share_no_head(place: Place) -> None:
+    found = place.remove("recall", "neither", "-c", "copying", "--max-heads", "2", *FEWER_ITEMS)
+    carriers = place.wired.carriers
+    assert found.heads() == names([*carriers["recall"], *carriers["copying"]])
+    assert found.said["accepted"] is True
+    assert found.said["sharing"]["shared"] == []
+    for name in ("recall", "copying"):
+        assert sorted(found.said["sharing"]["heads"][name]) == names(carriers[name])
+        row = found.row(name, "exact")
+        assert row["role"] == "target" and row["base"] > 0.9
+        assert row["edited"] < 0.02

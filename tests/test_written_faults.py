@@ -110,6 +110,7 @@ class Stammering(PlantedModel):
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         return [[self.after if mask else SWEARS for _ in prompts] for mask in masks]
 
@@ -129,6 +130,7 @@ class Edited(Stammering):
         *,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
+        templated: bool = False,
     ) -> list[list[str]]:
         return [[self.after for _ in prompts] for _ in masks]
 

@@ -115,7 +115,7 @@ class Wired:
     """Every text needs it."""
     capabilities: dict[str, Capability]
 
-    def get(self, name: str, library: object = None) -> Capability:
+    def get(self, name: str, library: object = None, outside: object = None) -> Capability:
         """In the place of `capabilities.get`."""
         return self.capabilities[name]
 

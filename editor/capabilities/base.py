@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from editor.records import Item, Split
@@ -20,6 +21,8 @@ class Continuation(NamedTuple):
     answer: str
     among: tuple[str, ...] = ()
     """All answers of the kind, this one included, or () where there is no such class."""
+    templated: bool = False
+    """A chat template wrote the prompt: it has all special tokens, and gets no more."""
 
 
 class Likelihood(NamedTuple):
@@ -47,6 +50,8 @@ class Generation(NamedTuple):
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     """The text ends before the first of these; none of them is the empty one."""
+    templated: bool = False
+    """As of `Continuation`."""
 
 
 Request = Continuation | Generation
@@ -78,6 +83,32 @@ class Library(Protocol):
             UsageError: it is not there; the hint says how to get it.
         """
         ...
+
+    def first(self, names: tuple[str, ...]) -> str:
+        """The first of several data sets that is to be had; the name "" is none at all, and is.
+
+        Raises:
+            UsageError: none is.
+        """
+        ...
+
+    def digest(self, name: str) -> str:
+        """sha256 of a data set's rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What from outside of the package a capability may be made of."""
+
+    include_path: Path | None = None
+    """A folder with tasks of lm-eval's form, beside its own."""
+    trust_remote_code: bool = False
+    """Run Python code that such tasks name."""
+    offline: bool = False
+    """Take data sets from caches only."""
+    allow_code_execution: bool = False
+    """Run programs that the model writes, contained, where that is how they are judged."""
 
 
 class Scorer(Protocol):
@@ -149,12 +180,18 @@ class Capability:
     has the model write texts, which is slow and says little under a mask that changes nothing."""
     default_control: bool = True
     """Whether a recipe that names no controls keeps it: each further one costs every run time."""
-    data: tuple[str, ...] = ()
-    """Names of the data sets that the items come from."""
+    data: tuple[str | tuple[str, ...], ...] = ()
+    """Names of the data sets that the items come from; of several together the first that is to be
+    had, where "" stands for doing without."""
+    both_forms: str = ""
+    """What is lost where an edit takes the usual form and not the transfer form.  Where this is
+    said, such an edit has not removed the capability."""
     library: Library | None = None
     """Where those are."""
     definition: str = ""
     """sha256 of what defines it, where that is no part of this version: a file of the user's."""
+    plain_messages: bool = True
+    """Of items that are messages: whether a model without a chat template may be asked `prompt`."""
 
     @cached_property
     def all_items(self) -> tuple[Item, ...]:
@@ -163,11 +200,38 @@ class Capability:
         Raises:
             UsageError: a data set is not there.
         """
-        if not self.data:
-            return self.make_items()
         if self.library is None:
-            raise ValueError(f"{self.name} is made from data sets, and no library was given")
-        return self.make_items(*map(self.library.rows, self.data))
+            if self.data:
+                raise ValueError(f"{self.name} is made from data sets, and no library was given")
+            return self.make_items()
+        rows = self.library.rows
+        return self.make_items(*(rows(name) if name else () for name in self.data_used))
+
+    @cached_property
+    def data_used(self) -> tuple[str, ...]:
+        """The names of the data sets that the items do come from, one for each in `data`.
+
+        Raises:
+            UsageError: one is not there.
+        """
+        if self.library is None:
+            return ()
+        first = self.library.first
+        return tuple(first(one if isinstance(one, tuple) else (one,)) for one in self.data)
+
+    @property
+    def data_digests(self) -> dict[str, str]:
+        """sha256 of the rows of each data set that the items come from, by its name.
+
+        Raises:
+            UsageError: one is not there.
+        """
+        library = self.library
+        return (
+            {}
+            if library is None
+            else {name: library.digest(name) for name in self.data_used if name}
+        )
 
     @cached_property
     def answers(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from editor.capabilities import judges
 from editor.capabilities.base import AnswerLikelihood, Capability, Scorer, TextLikelihood
 from editor.capabilities.definition import WRITTEN, Definition, Read, read_definition
 from editor.capabilities.scorers import ChoiceLikelihood, Judge, Reference, Written
+from editor.capabilities.stable import stable_shuffle
 
 
 def load(path: Path, taken: Sequence[str] = ()) -> Capability:
@@ -23,6 +24,8 @@ def load(path: Path, taken: Sequence[str] = ()) -> Capability:
     """
     found = read_definition(path, taken)
     own = found.definition
+    # In an order of their own: a run that takes the first ones gets some of each part of a file.
+    items = tuple(stable_shuffle(found.items, own.name, lambda item: item.canonical()))
     return Capability(
         name=own.name,
         summary=own.summary or f"Defined in {path.name}.",
@@ -31,11 +34,12 @@ def load(path: Path, taken: Sequence[str] = ()) -> Capability:
         control_limit=own.control_limit,
         source=own.source,
         licence=own.licence,
-        make_items=lambda: found.items,
+        make_items=lambda: items,
         scorer=_scorer(own),
         dense=Reference() if own.scorer in WRITTEN else None,
         default_control=False,
         definition=_digest(found),
+        plain_messages=own.without_template == "plain",
     )
 
 

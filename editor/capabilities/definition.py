@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from editor.capabilities import messages
 from editor.capabilities.base import SPLIT_SHARES, split_of
 from editor.capabilities.definition_checks import FITS, overlaps, plain, too_few
-from editor.errors import UsageError
-from editor.records import Item, Record, Split
+from editor.errors import FileFaults, UsageError
+from editor.records import Item, Record, Split, Turn
 from editor.safetensors_header import unique_keys
 from editor.strict_yaml import Kind, faults_of, line_of, read_document, read_text
 
@@ -51,8 +53,10 @@ class ItemFields(Record):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    prompt: _Given
+    prompt: _Given = ""
     """What the model reads."""
+    messages: tuple[Turn, ...] = ()
+    """In the place of `prompt`: a conversation that the model is to answer."""
     answer: _Text = ""
     """The right answer; for `words` and `regex`, if given, a text that would be right."""
     choices: tuple[_Given, ...] = ()
@@ -113,12 +117,16 @@ class Definition(Record):
     at_least: Annotated[int, Field(strict=True, ge=1)] = 1
     """For words: how many make a text count."""
     floor: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] | None = None
-    """Share of right answers of a model without the capability; by default 0, and for choice what
-    guessing gives."""
+    """Share of right answers of a model without the capability; by default what giving one and the
+    same answer always scores, or guessing, and 0 for regex and words."""
     control_limit: _Drop = 0.05
     """What it may lose as a control: share of right answers, or nats a token for a text."""
     splits: Splits = Splits()
     """Shares of search, choose and test, where items do not say their split."""
+    without_template: Annotated[
+        Literal["refuse", "plain"], Field(exclude_if=lambda found: found == "refuse")
+    ] = "refuse"
+    """For messages: what a model without a chat template is asked, nothing or a plain prompt."""
     source: _Text = "the user's own"
     licence: _Text = "not said"
 
@@ -180,7 +188,7 @@ def _refusal(faults: Sequence[str], hint: str) -> UsageError:
     shown = list(faults[:SHOWN_FAULTS])
     if len(faults) > SHOWN_FAULTS:
         shown.append(f"and {len(faults) - SHOWN_FAULTS} more")
-    return UsageError("\n".join(shown), hint or KIND.hint)
+    return FileFaults(tuple(shown), hint or KIND.hint)
 
 
 # --- reading the items ---
@@ -259,11 +267,14 @@ def _validated(place: str, values: object, faults: list[str]) -> Located | None:
         faults += long
         return None
     try:
-        return Located(place, ItemFields.model_validate(values))
+        found = Located(place, ItemFields.model_validate(values))
     except ValidationError as error:
         lines, hint = faults_of(error, place, None, "an item", ItemFields.model_fields)
         faults += [f"{line} ({hint})" if hint and "no field" in line else line for line in lines]
         return None
+    wrong = [f"{place}: {why}" for why in messages.faults(found.fields)]
+    faults += wrong
+    return None if wrong else found
 
 
 def _misfits(
@@ -278,6 +289,10 @@ def _misfits(
         yield f"{at}: words: must be given for the scorer words"
     if scorer != "words" and definition.words:
         yield f"{path}:{line_of(node, ['words'])}: words: belongs to the scorer words, not {scorer}"
+    if definition.kind == "text":
+        for one in located:
+            if one.fields.messages:
+                yield f"{one.place}: messages: belong to a task, a text has a prompt"
     needed = "prompt and answer" if definition.kind == "text" else scorer
     for one in located:
         for why in FITS[scorer](one.fields):
@@ -293,30 +308,38 @@ def _misfits(
 
 
 def _floor(definition: Definition, located: Sequence[Located]) -> float:
+    """What the file says, else the best of two habits: a choice at random, one answer always."""
     if definition.floor is not None:
         return definition.floor
-    if definition.scorer != "choice":
+    asked = [one.fields for one in located if not one.fields.transfer]
+    if not asked or definition.scorer in ("regex", "words"):
         return 0.0
-    return sum(1 / len(one.fields.choices) for one in located) / max(1, len(located))
+    answers = Counter(plain(one.answer) for one in asked)
+    most = max(answers.values())
+    always = most / len(asked) if most > 1 else 0.0
+    by_chance = sum(1 / len(one.choices) for one in asked if one.choices) / len(asked)
+    return max(always, by_chance)
 
 
 def _item(definition: Definition, one: ItemFields) -> Item:
-    key = one.key or plain(one.prompt)
+    prompt = one.prompt or messages.plain_form(one.messages)
+    key = one.key or plain(prompt)
     shares: list[tuple[Split, float]] = [
         (name, getattr(definition.splits, name)) for name, _ in SPLIT_SHARES
     ]
 
     def joined(answer: str) -> str:
-        apart = one.prompt[-1:].isspace() or answer[:1].isspace() or not answer
+        apart = prompt[-1:].isspace() or answer[:1].isspace() or not answer
         return answer if apart else definition.separator + answer
 
     return Item(
         key=key,
-        prompt=one.prompt,
+        prompt=prompt,
         answer=joined(one.answer),
         variant=one.variant,
         transfer=one.transfer,
         choices=tuple(map(joined, one.choices)),
         check=one.pattern,
         split=one.split or split_of(definition.name, key, shares),
+        turns=one.messages,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from editor import stats
 from editor.capabilities.base import SPLIT_SHARES
-from editor.capabilities.judges import last_number
+from editor.capabilities.numbers import last_number
+from editor.capabilities.patterns import fault_of
+from editor.capabilities.same_text import plain
 from editor.recipe import FEWEST_ITEMS
 from editor.records import Item
 
@@ -48,14 +49,10 @@ def _needs_number(one: Fields) -> Iterator[str]:
 
 
 def _needs_pattern(one: Fields) -> Iterator[str]:
-    import regex
-
-    try:
-        if not one.pattern:
-            yield "pattern: must be given"
-        regex.compile(one.pattern)
-    except regex.error as error:
-        yield f"pattern: {error}"
+    if not one.pattern:
+        yield "pattern: must be given"
+    elif fault := fault_of(one.pattern):
+        yield f"pattern: {fault}"
 
 
 def _nothing(one: Fields) -> Iterator[str]:
@@ -71,11 +68,6 @@ FITS: dict[str, Callable[[Fields], Iterator[str]]] = {
     "regex": _needs_pattern,
     "words": _nothing,
 }
-
-
-def plain(text: str) -> str:
-    """A text without what two copies of it may differ in: case, space and punctuation."""
-    return re.sub(r"[\W_]+", " ", text.casefold()).strip() or text
 
 
 def overlaps(places: Sequence[str], items: Sequence[Item]) -> Iterator[str]:

@@ -40,7 +40,7 @@ summary: {summary}
 scorer: {scorer}
 # separator: " "              # between prompt and answer, unless one of them has space there
 # control_limit: 0.05         # what it may lose as a control
-# floor: 0                    # right answers of a model without the capability; choice: 1 / choices
+# floor: 0                    # right answers without the capability; by default of the best habit
 # splits: {{search: 0.3, choose: 0.2, test: 0.5}}   # by hash of each item's `key`, its prompt
 source: written by hand
 licence: CC0-1.0

@@ -5,16 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from editor.capabilities.numbers import last_number, same_number
+from editor.capabilities.patterns import found
 from editor.capabilities.scorers import Judge
-from editor.errors import UsageError
 from editor.records import Item
-
-PATTERN_S = 5.0
-"""Longest search for a pattern in one text: some take longer than the universe on a few words."""
-
-_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
-_BEFORE_RESULT = re.compile(r".*#### ", re.DOTALL)
-_LAST_POINT = re.compile(r"\.$")
 
 
 def exact(*, ignore_case: bool) -> Judge:
@@ -45,21 +39,11 @@ def pattern(*, ignore_case: bool) -> Judge:
     """The item's `check`, a regular expression, is found in the text.
 
     Raises:
-        UsageError: when judging, the search took longer than `PATTERN_S`.
+        UsageError: when judging, the search took too long.
     """
 
     def judge(text: str, item: Item) -> float:
-        import regex
-
-        flags = regex.IGNORECASE if ignore_case else 0
-        try:
-            return float(regex.search(item.check, text, flags, timeout=PATTERN_S) is not None)
-        except TimeoutError as error:
-            raise UsageError(
-                f"the pattern {item.check!r} takes more than {PATTERN_S:g} s on a text of "
-                f"{len(text)} characters",
-                "write it without a repetition inside a repetition",
-            ) from error
+        return float(found(item.check, text, ignore_case=ignore_case))
 
     return judge
 
@@ -69,35 +53,12 @@ def words(entries: Sequence[str], *, at_least: int) -> Judge:
     # The longest first, so that an entry of two words is not taken for its first.
     ordered = sorted({" ".join(_folded(one, True).split()) for one in entries}, key=len)[::-1]
     parts = (r"\s+".join(map(re.escape, one.split())) for one in ordered)
-    found = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)")
+    any_of = re.compile(rf"(?<!\w)(?:{'|'.join(parts)})(?!\w)")
 
     def judge(text: str, item: Item) -> float:
-        return float(sum(1 for _ in found.finditer(text.casefold())) >= at_least)
+        return float(sum(1 for _ in any_of.finditer(text.casefold())) >= at_least)
 
     return judge
-
-
-def last_number(text: str) -> str | None:
-    """The last number as it is written, with its sign, commas and point; None where there is none.
-
-    As the filter "flexible-extract" of lm-eval's GSM8K finds it.
-    """
-    found = [match[1] or match[2] for match in _NUMBER.finditer(text)]
-    return found[-1].strip() if found else None
-
-
-def same_number(text: str, answer: str) -> bool:
-    """Whether the last number of a text is the result of an answer, which may follow `#### `.
-
-    Compared as lm-eval's GSM8K does: as written, without commas, dollar signs and a last point.
-    """
-    found = last_number(text)
-    return found is not None and _bare(found) == _bare(answer)
-
-
-def _bare(text: str) -> str:
-    result = _BEFORE_RESULT.sub("", text.replace(",", "").replace("$", ""))
-    return _LAST_POINT.sub("", result).lower()
 
 
 def _folded(text: str, ignore_case: bool) -> str:

@@ -13,6 +13,7 @@ from editor.capabilities.base import (
     Likelihood,
     Outcome,
     Request,
+    Scorer,
 )
 from editor.capabilities.text_faults import fault
 from editor.records import Item
@@ -39,11 +40,12 @@ class ChoiceLikelihood:
         found = [outcome for outcome in outcomes if isinstance(outcome, Likelihood)]
         right = item.choices.index(item.answer)
         sums = [one.logprob for one in found]
-        # Without the space that separates it from the prompt, as benchmarks count it.
-        lengths = [len(choice.lstrip(" ")) if self.by_length else 1 for choice in item.choices]
+        # Without the one space that separates it from the prompt, as benchmarks count it.
+        bare = [choice.removeprefix(" ") for choice in item.choices]
+        lengths = [len(choice) if self.by_length else 1 for choice in bare]
         ranked = [one / length for one, length in zip(sums, lengths, strict=True)]
         exact = float(ranked.index(max(ranked)) == right) if _numbers(ranked) else math.nan
-        return ItemScore(exact, sums[right] - _log_sum(sums), found[right].n_tokens)
+        return ItemScore(exact, sums[right] - log_sum(sums), found[right].n_tokens)
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,47 @@ class Reference:
         return ItemScore(outcome.n_greedy / n_tokens, outcome.logprob / n_tokens, n_tokens)
 
 
+@dataclass(frozen=True)
+class AnyChoice:
+    """How likely it is that the answer is one of an item's choices, all of which are right.
+
+    The choices are different texts, none the beginning of another, so that their probabilities add
+    up.  `exact` tells whether one of them is what greedy decoding writes.
+    """
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return tuple(Continuation(item.prompt, choice) for choice in item.choices)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        found = [outcome for outcome in outcomes if isinstance(outcome, Likelihood)]
+        exact = any(one.n_greedy == one.n_tokens for one in found)
+        likeliest = max(found, key=lambda one: one.logprob)
+        logprob = log_sum([one.logprob for one in found])
+        return ItemScore(float(exact), logprob, likeliest.n_tokens)
+
+
+@dataclass(frozen=True)
+class ByForm:
+    """One scorer for the usual items, another for those of the transfer form."""
+
+    usual: Scorer
+    transfer: Scorer
+
+    def requests(self, item: Item, among: tuple[str, ...] = ()) -> tuple[Request, ...]:
+        return self._of(item).requests(item, among)
+
+    def score(self, item: Item, outcomes: Sequence[Outcome]) -> ItemScore:
+        return self._of(item).score(item, outcomes)
+
+    def _of(self, item: Item) -> Scorer:
+        return self.transfer if item.transfer else self.usual
+
+
 def _numbers(values: Sequence[float]) -> bool:
     return all(map(math.isfinite, values))
 
 
-def _log_sum(values: Sequence[float]) -> float:
+def log_sum(values: Sequence[float]) -> float:
     """Logarithm of the sum of the exponentials."""
     most = max(values)
     if not math.isfinite(most):
