@@ -308,14 +308,19 @@ def test_the_files_are_those_that_were_looked_at(
 def test_real_splits_share_no_text(library: Library, name: str) -> None:
     one = capabilities.get(name, library)
     assert near_duplicates(one) == 0
-    assert len(one.items("test", transfer=True)) >= 100
-    assert len(one.items("search")) >= 80
-    assert len(one.items("choose")) >= 50
-    assert len(one.items("test")) >= 140
+    share = 0.5 if name.startswith("code") else 1.0  # HumanEval has 164 problems in all
+    assert len(one.items("test", transfer=True)) >= 100 * share
+    assert len(one.items("search")) >= 80 * share
+    assert len(one.items("choose")) >= 50 * share
+    assert len(one.items("test")) >= 140 * share
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "math"])
+@pytest.mark.parametrize(
+    "name",
+    # What is written has no choices: the floors of those are looked at in tests of their own.
+    [name for name in NAMES if name not in ("math", "rhyming", "code", "code-completions")],
+)
 def test_floors_are_what_habits_reach(library: Library, name: str) -> None:
     one = capabilities.get(name, library)
     forms = [[item for item in one.all_items if item.transfer == form] for form in (False, True)]
