@@ -18,7 +18,7 @@ from editor.records import Item, Scores
 from editor.session import Opened, Options, loaded_bench, open_model
 from editor.store import Journal
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 N_CHOICE, N_WRITTEN = 30, 5
 

@@ -260,6 +260,7 @@ class TestTemplates:
             assert rendered(tokenizer_with(template), dumped((ASKED[1],))).gap == gap
 
 
+@pytest.mark.slow  # each starts a process that imports transformers
 class TestProcess:
     """Real processes, each of which loads transformers: seconds."""
 
@@ -462,6 +463,7 @@ def capitals(**more: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_a_run_with_messages_from_the_command_line(here: Path) -> None:
     wired = write_wired(here / "model")

@@ -42,8 +42,9 @@ class FormModel(PlantedModel):
         every, right = (spread * sum(one) for one in zip((0.0, 0.0), *pulls, strict=True))
         wrong = math.log(OTHERS) - every
         known = KNOWN - every - right
-        norm = np.logaddexp.reduce([known, wrong, REST])
-        form = float(np.logaddexp(known, wrong) - norm)
+        with np.errstate(invalid="ignore"):  # some pulls are no numbers
+            norm = np.logaddexp.reduce([known, wrong, REST])
+            form = float(np.logaddexp(known, wrong) - norm)
         logprob = float(known - norm)
         return Likelihood(logprob - 0.25, 2 * int(logprob > -1.0), 2, form, logprob)
 
